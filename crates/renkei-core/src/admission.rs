@@ -1,37 +1,37 @@
-//! Who of those that have not proved who they are may stay, when more come than there are places.
+//! Admission control for unauthenticated connections, when more come than there are places.
 //!
-//! A *guest* came from an address and proves nothing yet. He has a *patience* to do so in, which shrinks as the places
-//! fill up. Whoever comes always gets a place: where none is left, the address with the most guests loses its oldest one.
-//! So whoever comes from few addresses puts out himself, and whoever proves himself at once is gone before it is his turn.
-//! Places for addresses that have proved themselves are a second table ([`Proved`] tells which those are), which others
-//! cannot fill.
+//! A *guest* is an unauthenticated connection from an address. It has to authenticate within its *patience* (a
+//! timeout), which shrinks as the places fill up. A new guest always gets a place: if none is left, the oldest guest
+//! of the address with the most guests is evicted. So an attacker with few addresses evicts its own connections, and
+//! a peer that authenticates at once has left before its turn. Addresses that authenticated before use a second table
+//! ([`Proved`] remembers them), which others cannot fill.
 //!
-//! Guarantees: never more guests than places; the newest is never put out for itself. Non-goals: connections, time and
-//! what an address is; the caller has those.
+//! Guarantees: never more guests than places; the newest guest is never evicted for itself. Non-goals: connections,
+//! time and the kind of address; the caller has those.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A moment, as time since some fixed one.
+/// A point in time, as the duration since a fixed one.
 pub type Moment = Duration;
 
-/// A guest, by the order in which guests came.
+/// A guest, numbered in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GuestId(u64);
 
-/// How many there may be, and for how long.
+/// Limits on guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Guests at a time; at least one.
+    /// Maximum number of guests; at least one.
     pub places: usize,
-    /// Patience where a quarter of the places or less is taken.
+    /// Patience when at most a quarter of the places is taken.
     pub longest: Duration,
-    /// Patience where all are taken.
+    /// Patience when all places are taken.
     pub shortest: Duration,
 }
 
-/// The guests of a table of places, by addresses `K`.
+/// A table of guests, by addresses `K`.
 pub struct Admission<K> {
     terms: Terms,
     next: u64,
@@ -44,22 +44,22 @@ struct Guest<K> {
     since: Moment,
 }
 
-/// A guest who came, and those who have to go.
+/// The result of a guest's arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Who came.
+    /// The new guest.
     pub guest: GuestId,
-    /// Who goes: those whose patience is over, and the one who made room.
+    /// The guests to disconnect: those whose patience expired, and the evicted one.
     pub ended: Vec<GuestId>,
 }
 
 impl<K: Ord + Clone> Admission<K> {
-    /// Nobody is there.
+    /// An empty table.
     pub fn new(terms: Terms) -> Self {
         Admission { terms, next: 0, guests: BTreeMap::new(), of_address: BTreeMap::new() }
     }
 
-    /// Gives a place to somebody from `address`.
+    /// Gives a place to a guest from `address`.
     pub fn enter(&mut self, address: K, now: Moment) -> Entered {
         let mut ended = self.overdue(now);
         let guest = GuestId(self.next);
@@ -74,7 +74,7 @@ impl<K: Ord + Clone> Admission<K> {
         Entered { guest, ended }
     }
 
-    /// Frees a guest's place; tells whether he had one.
+    /// Frees a guest's place; returns whether it had one.
     pub fn leave(&mut self, guest: GuestId) -> bool {
         let Some(Guest { address, .. }) = self.guests.remove(&guest) else { return false };
         if let Some(own) = self.of_address.get_mut(&address) {
@@ -86,7 +86,8 @@ impl<K: Ord + Clone> Admission<K> {
         true
     }
 
-    /// Ends those whose patience is over. With each that goes there is less pressure, and those who stay have longer.
+    /// Removes the guests whose patience expired. Each removal lowers the load, and so extends the patience of the
+    /// rest.
     fn overdue(&mut self, now: Moment) -> Vec<GuestId> {
         let mut ended = Vec::new();
         while let Some((&oldest, guest)) = self.guests.first_key_value() {
@@ -99,7 +100,7 @@ impl<K: Ord + Clone> Admission<K> {
         ended
     }
 
-    /// How long a guest may take now: the longest to a quarter of the places, then evenly less down to the shortest.
+    /// The present patience: the longest up to a quarter of the places, then linearly down to the shortest.
     pub fn patience(&self) -> Duration {
         let Terms { places, longest, shortest } = self.terms;
         let free = places.saturating_sub(self.guests.len());
@@ -112,24 +113,25 @@ impl<K: Ord + Clone> Admission<K> {
         shortest + spare * share / u32::try_from(calm).unwrap_or(u32::MAX)
     }
 
-    /// Of the address with the most guests, and of such addresses the one whose oldest came first.
+    /// The oldest guest of the address with the most guests; of several such addresses, the one whose oldest guest
+    /// came first.
     fn oldest_of_the_greediest(&self) -> Option<GuestId> {
         let most = self.of_address.values().filter_map(|own| Some((own.len(), Reverse(*own.first()?)))).max();
         most.map(|(_, Reverse(oldest))| oldest)
     }
 
-    /// Guests at present.
+    /// Number of guests.
     pub fn len(&self) -> usize {
         self.guests.len()
     }
 
-    /// Whether nobody is there.
+    /// Whether there are no guests.
     pub fn is_empty(&self) -> bool {
         self.guests.is_empty()
     }
 }
 
-/// Addresses that somebody proved himself from lately.
+/// Addresses from which a peer authenticated recently.
 pub struct Proved<K> {
     most: usize,
     term: Duration,
@@ -137,12 +139,12 @@ pub struct Proved<K> {
 }
 
 impl<K: Ord + Clone> Proved<K> {
-    /// Remembers so many addresses at most, each for so long.
+    /// Remembers at most `most` addresses, each for `term`.
     pub fn new(most: usize, term: Duration) -> Self {
         Proved { most, term, last: BTreeMap::new() }
     }
 
-    /// Somebody at this address has proved who he is.
+    /// A peer at this address authenticated.
     pub fn note(&mut self, address: K, now: Moment) {
         self.last.insert(address, now);
         if self.last.len() > self.most {
@@ -151,7 +153,7 @@ impl<K: Ord + Clone> Proved<K> {
         }
     }
 
-    /// Whether somebody did, not too long ago.
+    /// Whether a peer at this address authenticated within the term.
     pub fn is_proved(&self, address: &K, now: Moment) -> bool {
         self.last.get(address).is_some_and(|last| now.saturating_sub(*last) <= self.term)
     }
@@ -168,7 +170,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Comes, and gives the guest alone.
+    /// Enters, and returns only the new guest.
     fn come(all: &mut Admission<u32>, address: u32, now: Moment) -> GuestId {
         all.enter(address, now).guest
     }
@@ -192,7 +194,7 @@ mod tests {
         let first = come(&mut all, 1, ms(0));
         assert_eq!(all.enter(2, ms(20_000)).ended, []);
         assert_eq!(all.enter(3, ms(20_001)).ended, [first]);
-        // Under pressure the same wait is too long.
+        // Under load the same wait is too long.
         for address in 10..107 {
             come(&mut all, address, ms(20_002));
         }
@@ -224,7 +226,7 @@ mod tests {
         assert_eq!((third.ended, all.len()), (vec![second.guest], 1));
     }
 
-    /// Eight addresses come again and again and stay; somebody else needs 600 ms and is never put out.
+    /// Eight addresses connect again and again and stay; honest peers need 600 ms and are never evicted.
     #[test]
     fn who_needs_a_moment_has_it_beside_an_attack() {
         let mut all = Admission::new(TERMS);

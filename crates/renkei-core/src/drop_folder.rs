@@ -1,45 +1,45 @@
 //! The state of a drop folder: which files are complete and were not submitted yet.
 //!
-//! Ordinary tools say nothing when a file is whole. Some give it its final name at the end (rsync, most sftp clients
-//! that resume), some write under it from the start (scp, cp). So a file counts as complete when it has stayed
-//! unchanged for a while and nobody has it open for writing; the second is checked by the caller, just before it is
-//! submitted. One that changes later is submitted again. [`DropFolderScan`] is told what each scan found and answers
-//! what to submit.
+//! Ordinary tools do not signal when a file is complete. Some rename it to its final name at the end (rsync, most
+//! sftp clients that resume), some write under it from the start (scp, cp). So a file counts as complete when it has
+//! been unchanged for a while and no process has it open for writing; the caller checks the latter, just before it
+//! submits the file. A file that changes later is submitted again. [`DropFolderScan`] takes the result of each scan
+//! and returns the files to submit.
 
 use crate::entry::Stamp;
 use crate::path::RelPath;
 use std::collections::HashMap;
 
-/// Endings of names under which tools write what they rename when it is whole.
+/// Suffixes of temporary names that tools use until a file is complete.
 const UNFINISHED: [&[u8]; 4] = [b".filepart", b".part", b".partial", b".crdownload"];
 
-/// Whether a name is one under which a tool writes something unfinished: those that begin with a dot (rsync, and this
-/// program) and those with one of a few endings.
+/// Whether a name is a tool's temporary name: those that begin with a dot (rsync, and this program) and those with
+/// one of a few suffixes.
 pub fn is_unfinished(name: &[u8]) -> bool {
     name.starts_with(b".") || UNFINISHED.iter().any(|ending| name.ends_with(ending))
 }
 
-/// A file as one look found it.
+/// A file as found by a scan.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Seen {
-    /// Where, below the folder.
+    /// Its path below the folder.
     pub path: RelPath,
-    /// Its state.
+    /// Its stamp.
     pub stamp: Stamp,
-    /// Its owner's number.
+    /// Its owner's uid.
     pub owner: u32,
 }
 
-/// What became of a file.
+/// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It is watched since this moment.
+    /// It has been unchanged since this time.
     Settling { since_ms: u64 },
-    /// It was handed on; nothing is to be done until it is told how that went.
+    /// It was submitted; the outcome is pending.
     HandedOn,
-    /// It arrived; nothing is to be done until it changes.
+    /// It arrived; it is ignored until it changes.
     Done,
-    /// It failed; it is handed on again at this moment.
+    /// It failed; it is submitted again at this time.
     Failed { again_ms: u64 },
 }
 
@@ -47,26 +47,26 @@ enum Step {
 struct Held {
     seen: Seen,
     step: Step,
-    /// The number of the last look that found it.
+    /// The number of the last scan that found it.
     look: u64,
-    /// How often in a row it failed.
+    /// Number of consecutive failures.
     failures: u32,
 }
 
-/// How many files are in which step.
+/// Number of files in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Watched until they are complete.
+    /// Waiting to be complete.
     pub settling: u64,
-    /// Handed on.
+    /// Submitted.
     pub under_way: u64,
     /// Arrived, and still in the folder.
     pub done: u64,
-    /// Failed, to be handed on again.
+    /// Failed, to be submitted again.
     pub failed: u64,
 }
 
-/// The memory of one drop folder.
+/// The state of one drop folder.
 #[derive(Clone, Debug)]
 pub struct DropFolderScan {
     settle_ms: u64,
@@ -74,19 +74,20 @@ pub struct DropFolderScan {
     held: HashMap<RelPath, Held>,
 }
 
-/// First pause before a file that failed is handed on again; doubles up to [`MAX_PAUSE_MS`].
+/// First backoff before a failed file is submitted again; doubles up to [`MAX_PAUSE_MS`].
 pub const FIRST_PAUSE_MS: u64 = 60_000;
-/// The longest such pause.
+/// The maximum backoff.
 pub const MAX_PAUSE_MS: u64 = 3_600_000;
 
 impl DropFolderScan {
-    /// An empty one; a file must stay as it is for `settle_ms`.
+    /// An empty state; a file must be unchanged for `settle_ms`.
     pub fn new(settle_ms: u64) -> Self {
         DropFolderScan { settle_ms, looks: 0, held: HashMap::new() }
     }
 
-    /// Takes what a look at `now_ms` found, all of it; what is not there any more is forgotten. Answers what has stayed
-    /// as it is for long enough, in the order of paths: the caller hands it on and says so, or leaves it for the next look.
+    /// Takes all files that a scan at `now_ms` found; files that no longer exist are forgotten. Returns the files
+    /// that are complete, in the order of paths: the caller submits them and reports that, or leaves them for the
+    /// next scan.
     pub fn look(&mut self, now_ms: u64, found: impl IntoIterator<Item = Seen>) -> Vec<Seen> {
         self.looks += 1;
         let mut ready = Vec::new();
@@ -106,7 +107,7 @@ impl DropFolderScan {
         ready
     }
 
-    /// These were handed on, in the state that was answered.
+    /// These were submitted, in the returned state.
     pub fn handed_on<'a>(&mut self, files: impl IntoIterator<Item = &'a Seen>) {
         self.step(files, |_| Step::HandedOn);
     }
@@ -119,7 +120,7 @@ impl DropFolderScan {
         });
     }
 
-    /// These did not arrive, and nobody tries again but this.
+    /// These failed permanently in the queue; they are retried from here.
     pub fn failed<'a>(&mut self, now_ms: u64, files: impl IntoIterator<Item = &'a Seen>) {
         self.step(files, |held| {
             let pause = FIRST_PAUSE_MS.saturating_mul(1 << held.failures.min(16)).min(MAX_PAUSE_MS);
@@ -128,12 +129,12 @@ impl DropFolderScan {
         });
     }
 
-    /// It is not known what became of these: they are handed on again.
+    /// The outcome of these is unknown: they are submitted again.
     pub fn again<'a>(&mut self, files: impl IntoIterator<Item = &'a Seen>) {
         self.step(files, |_| Step::Settling { since_ms: 0 });
     }
 
-    /// Notes a step of files that still are in the state they were in.
+    /// Sets the state of files that have not changed since.
     fn step<'a>(
         &mut self,
         files: impl IntoIterator<Item = &'a Seen>,
@@ -146,7 +147,7 @@ impl DropFolderScan {
         }
     }
 
-    /// How many files are in which step.
+    /// Number of files in each state.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for held in self.held.values() {

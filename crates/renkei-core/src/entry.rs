@@ -1,14 +1,14 @@
-//! What a tree is made of: entries with their metadata, as they travel and as listings show them.
+//! Entries of a tree with their metadata, as sent over the wire and as shown in listings.
 
 use crate::path::{RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NANOS: u64 = 1_000_000_000;
-/// How far apart the changes of two sites begin: a prime, so that few coincide.
+/// Offset between the change numbers of two sites: a prime, so that few coincide.
 const ORIGIN_STEP: u64 = 15_485_863;
 
-/// The least number that files of volumes have; file systems give such to few.
+/// The smallest inode number of files in volumes; file systems rarely use such large ones.
 pub const FIRST_NODE: u64 = 1 << 47;
 
 /// A point in time as file systems keep it.
@@ -20,7 +20,7 @@ pub struct FileTime {
     pub nanos: u32,
 }
 
-/// What survives a move beside name and content.
+/// Metadata that is preserved by a transfer, apart from name and content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Permission bits including set-id and sticky (`mode & 0o7777`).
@@ -46,7 +46,7 @@ pub struct Xattr {
     pub value: Vec<u8>,
 }
 
-/// What identifies one state of a file's content without reading it.
+/// Identifies a state of a file's content without reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
     /// Length in bytes.
@@ -60,27 +60,27 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// What a file shows as long as it has one version of its content, wherever that is asked: `by` says which change of which site made
-    /// it. Two versions differ in their time of change, also where length and time of modification are the same.
+    /// The stamp of one version of a file in a volume, the same at every site: `by` is the change that made it, with
+    /// its site. Two versions differ in ctime, also if size and mtime are the same.
     pub fn of_version(ino: u64, size: u64, mtime: FileTime, by: (u16, u64)) -> Self {
         let (origin, number) = by;
         let mut nanos = (u64::from(origin) * ORIGIN_STEP + number) % NANOS;
         if nanos == u64::from(mtime.nanos) {
-            // Equal times say that no version is told.
+            // Equal times mean that the stamp has no version.
             nanos = (nanos + NANOS / 2) % NANOS;
         }
         let ctime = FileTime { secs: mtime.secs, nanos: u32::try_from(nanos).unwrap_or_default() };
         Stamp { size, mtime, ctime, ino }
     }
 
-    /// What tells the versions of a file in a volume apart, if this is of such a file.
+    /// The version tag of a file in a volume; `None` for other files.
     pub fn version(&self) -> Option<u32> {
         let tells = self.ino >= FIRST_NODE && self.ctime.secs == self.mtime.secs && self.ctime != self.mtime;
         tells.then_some(self.ctime.nanos)
     }
 
-    /// Whether two sites may mean one version: certain if both tell it, else by length and time of modification, which is all
-    /// that a plain file or an older program tells.
+    /// Whether two stamps may be of the same version: certain if both have a version tag, otherwise by size and
+    /// mtime, the only data of a plain file or an older program.
     pub fn may_be(&self, other: &Stamp) -> bool {
         let versions = self.version().zip(other.version()).filter(|_| self.ino == other.ino);
         let is_alike = (self.size, self.mtime) == (other.size, other.mtime);
@@ -88,14 +88,14 @@ impl Stamp {
     }
 }
 
-/// The type of a directory entry, with what only that type has.
+/// The type of a directory entry, with its type-specific data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A regular file.
     File {
         /// The state of its content when it was discovered.
         stamp: Stamp,
-        /// Whether it has fewer blocks than bytes, so that holes must be looked for.
+        /// Whether it has fewer blocks than its size, so that holes must be looked for.
         sparse: bool,
     },
     /// A directory.
@@ -106,7 +106,7 @@ pub enum EntryKind {
         #[serde(with = "path_bytes")]
         target: Vec<u8>,
     },
-    /// A further name of a file that came earlier in the same transfer.
+    /// A further name of a file that was sent earlier in the same transfer.
     HardLink {
         /// The first name, relative to the same root as the entry's path.
         to: RelPath,
@@ -115,10 +115,10 @@ pub enum EntryKind {
     Special,
 }
 
-/// One thing found in a tree.
+/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Where it is, relative to the root of the walk (when sent: to the destination).
+    /// Its path, relative to the root of the walk (when sent: to the destination).
     pub path: RelPath,
     /// Mode, times, attributes.
     pub meta: Meta,
@@ -145,7 +145,7 @@ mod tests {
         let mtime = FileTime { secs: 1_700_000_000, nanos: 7 };
         let of = |origin, number| Stamp::of_version(1 << 50, 700, mtime, (origin, number));
         assert!(of(0, 1).may_be(&of(0, 1)) && !of(0, 1).may_be(&of(0, 2)) && !of(0, 1).may_be(&of(1, 1)));
-        // One whose number is that of the nanoseconds still tells itself from what tells no version.
+        // A change number that yields the mtime's nanoseconds is still distinguished from a stamp without version.
         assert_ne!(of(0, 7).ctime, mtime);
         let plain = Stamp { ino: 12, ctime: FileTime { secs: 1_800_000_000, nanos: 0 }, ..of(0, 1) };
         let older = Stamp { ctime: mtime, ..of(0, 1) };

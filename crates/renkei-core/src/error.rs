@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What sort of failure a code is; decides the exit status and, at each door, the protocol's own error number.
+/// The kind of a failure; decides the exit status and, at each protocol door, that protocol's own error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The named thing does not exist.
@@ -17,15 +17,15 @@ pub enum Kind {
     Permission,
     /// A certificate, key or trust relation is not good.
     Identity,
-    /// The target has no room: space, quota or inodes.
+    /// The target is full: space, quota or inodes.
     NoSpace,
-    /// The request itself makes no sense.
+    /// The request itself is invalid.
     Invalid,
     /// A limit that protects the service was met.
     Limit,
     /// The other side or the path to it does not answer.
     Unavailable,
-    /// Bytes are not what they should be.
+    /// Corrupt data.
     Integrity,
     /// The source changed while it was read.
     Changed,
@@ -37,12 +37,12 @@ pub enum Kind {
     Internal,
 }
 
-/// When the same request may work.
+/// Whether a retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Only after a correction.
+    /// Permanent: only after a correction.
     Never,
-    /// Automatically, after a while.
+    /// Transient: retried automatically after a backoff.
     Later,
 }
 
@@ -70,23 +70,23 @@ impl Kind {
 /// A failure with everything needed to act on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// Which failure, see docs/errors.md.
+    /// The code, see docs/errors.md.
     pub code: Code,
-    /// Where it happened: `client` or a site's name.
+    /// The side where it happened: `client` or a site's name.
     pub side: String,
-    /// What was being done: `open`, `rename`, `handshake` ...
+    /// The operation: `open`, `rename`, `handshake` ...
     pub op: String,
-    /// The path, peer or name it was done to; printable.
+    /// The path, peer or name it was about; printable.
     pub subject: String,
-    /// The first cause, as the side that found it states it.
+    /// The root cause, in the words of the side that found it.
     pub cause: String,
 }
 
-/// Side of an error before somebody who knows filled it in.
+/// Side of an error before it is known.
 pub const SIDE_UNKNOWN: &str = "";
 
 impl Error {
-    /// Makes an error at a side not yet named; the border that knows calls [`Error::at`].
+    /// Makes an error without a side; the layer that knows it calls [`Error::at`].
     pub fn new(code: Code, op: &str, subject: impl fmt::Display, cause: impl fmt::Display) -> Self {
         Error {
             code,
@@ -97,7 +97,7 @@ impl Error {
         }
     }
 
-    /// Names the side, unless one nearer to the cause already did.
+    /// Sets the side, unless one nearer to the cause already did.
     pub fn at(mut self, side: &str) -> Self {
         if self.side == SIDE_UNKNOWN {
             self.side = side.into();
@@ -115,18 +115,18 @@ impl Error {
         self
     }
 
-    /// The cause, unless it says no more than `title`, as the kernel's words often do.
+    /// The cause, unless it only repeats `title`, as the kernel's messages often do.
     pub fn cause_beyond(&self, title: &str) -> &str {
         let words = self.cause.split(" (os error").next().unwrap_or_default();
         if title.to_ascii_lowercase().starts_with(&words.to_ascii_lowercase()) { "" } else { &self.cause }
     }
 
-    /// The sort of failure.
+    /// The kind of the failure.
     pub fn kind(&self) -> Kind {
         self.code.row().kind
     }
 
-    /// Whether the same request may work later.
+    /// Whether a retry can succeed.
     pub fn retry(&self) -> Retry {
         self.code.row().retry
     }
@@ -158,9 +158,9 @@ impl std::error::Error for Error {}
 pub struct Row {
     /// The stable code, `RK-<LAYER>-<n>`.
     pub id: &'static str,
-    /// The sort of failure.
+    /// The kind of the failure.
     pub kind: Kind,
-    /// When the same request may work.
+    /// Whether a retry can succeed.
     pub retry: Retry,
     /// What happened, in a few words.
     pub title: &'static str,

@@ -1,10 +1,10 @@
-//! Names that sites had before they were renamed.
+//! Former names of sites that were renamed.
 //!
-//! A former name goes on to mean the site: in stored data (maps, grants, queued transfers, journals, trees), in certificates of its
-//! previous authority, and in messages of partners that have not heard of the change. All of these become a
-//! [`SiteName`](crate::path::SiteName) at one place, [`SiteName::parse`](crate::path::SiteName::parse), which translates by the table of
-//! the process. The process installs the table from its directory when it starts. Guarantee: without a
-//! renamed site nothing is looked up. Non-goal: use of a former name for another site.
+//! A former name remains an alias of the site: in stored data (maps, grants, queued transfers, journals, trees), in
+//! certificates of its previous authority, and in messages of peers that do not know of the change. All of these
+//! become a [`SiteName`](crate::path::SiteName) in one place, [`SiteName::parse`](crate::path::SiteName::parse),
+//! which translates with the table of the process. The process installs the table from its directory when it starts.
+//! Guarantee: without a renamed site there is no lookup. Non-goal: reuse of a former name for another site.
 
 use crate::error::{Code, Error};
 use crate::identity::Principal;
@@ -19,7 +19,7 @@ static INSTALLED: RwLock<FormerNames> = RwLock::new(FormerNames(BTreeMap::new())
 /// Whether that table has any name.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Former names, each with the name of today.
+/// Former names, with the current ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FormerNames(BTreeMap<String, String>);
 
@@ -45,7 +45,7 @@ impl FormerNames {
         self.0.iter().map(|(former, current)| format!("{former} {current}\n")).collect()
     }
 
-    /// Notes that the site `former` is called `current` now, and with it all sites that were renamed to `former`.
+    /// Adds that the site `former` is now called `current`, also for all sites that were renamed to `former`.
     ///
     /// # Errors
     /// `ConfigInvalid` if a name is illegal, or `current` is a former name itself.
@@ -63,22 +63,22 @@ impl FormerNames {
         Ok(())
     }
 
-    /// The name of today of a site that was renamed.
+    /// The current name of a renamed site.
     pub fn current(&self, former: &str) -> Option<&str> {
         self.0.get(former).map(String::as_str)
     }
 
-    /// All former names, each with the name of today.
+    /// All former names, with the current ones.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(former, current)| (former.as_str(), current.as_str()))
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Makes these names known to the process, beside those that it knows.
+    /// Adds these names to the table of the process.
     pub fn install(self) {
         if self.is_empty() {
             return;
@@ -88,18 +88,18 @@ impl FormerNames {
         ANY.store(true, Ordering::Release);
     }
 
-    /// The names that this process knows.
+    /// The table of this process.
     pub fn installed() -> FormerNames {
         INSTALLED.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 thread_local! {
-    /// Whether this thread reads names as they are written.
+    /// Whether this thread parses names without translation.
     static VERBATIM: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads with former names left as they are written: for what is compared with its bytes.
+/// Runs `read` without translation of former names: for values that are compared with their encoding.
 pub(crate) fn verbatim<T>(read: impl FnOnce() -> T) -> T {
     let before = VERBATIM.replace(true);
     let done = read();
@@ -107,7 +107,7 @@ pub(crate) fn verbatim<T>(read: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The name of today, if `name` is a former one of those that are installed.
+/// The current name, if `name` is an installed former one.
 pub(crate) fn renamed(name: &str) -> Option<String> {
     if !ANY.load(Ordering::Acquire) || VERBATIM.get() {
         return None;
@@ -116,7 +116,7 @@ pub(crate) fn renamed(name: &str) -> Option<String> {
     installed.current(name).map(str::to_owned)
 }
 
-/// A principal in stored text, under the name of today of its site.
+/// A principal in stored text, with its site's current name.
 pub fn current_principal(text: String) -> String {
     if !ANY.load(Ordering::Acquire) {
         return text;

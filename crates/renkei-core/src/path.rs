@@ -1,4 +1,4 @@
-//! Names of files: bytes, not text, because a file name need not be UTF-8.
+//! Paths and names of files and sites. File names are bytes, because they need not be UTF-8.
 
 use crate::error::{Code, Error};
 use crate::former_names;
@@ -11,7 +11,7 @@ use std::fmt;
 pub const MAX_PATH_BYTES: usize = 32 * 1024;
 /// Longest single name any Linux file system has (NAME_MAX).
 pub const MAX_NAME_BYTES: usize = 255;
-/// Names of a list that are shown where there is one line for all of them.
+/// Number of names shown of a list in a one-line message.
 const FIRST_NAMES: usize = 3;
 
 /// A path below some root: components joined by `/`, none empty, `.` or `..`; the root itself is the empty path.
@@ -24,7 +24,7 @@ impl RelPath {
         RelPath(Vec::new())
     }
 
-    /// Checks and takes `bytes`; repeated and trailing slashes are *not* forgiven here.
+    /// Validates `bytes`; repeated and trailing slashes are *not* accepted here.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         if bytes.is_empty() {
             return Ok(Self::root());
@@ -36,7 +36,7 @@ impl RelPath {
         Ok(RelPath(bytes.to_vec()))
     }
 
-    /// Parses what a person typed: surplus slashes and `.` components are dropped, `..` is refused.
+    /// Parses user input: surplus slashes and `.` components are dropped, `..` is refused.
     pub fn parse_lenient(bytes: &[u8]) -> Result<Self, Error> {
         let names: Vec<&[u8]> =
             bytes.split(|&b| b == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
@@ -77,7 +77,7 @@ impl RelPath {
         Ok(RelPath(bytes))
     }
 
-    /// The directory this lies in; `None` for the root.
+    /// The parent directory; `None` for the root.
     pub fn parent(&self) -> Option<RelPath> {
         if self.is_root() {
             return None;
@@ -102,13 +102,13 @@ impl RelPath {
         self.0.split(|&b| b == b'/').filter(|name| !name.is_empty())
     }
 
-    /// The path from `other` to this, if this is `other` or lies below it.
+    /// The path from `other` to this, if this is `other` or a descendant of it.
     pub fn below(&self, other: &RelPath) -> Option<RelPath> {
         let rest = self.0.get(other.0.len()..).filter(|_| self.starts_with(other))?;
         Some(RelPath(rest.strip_prefix(b"/").unwrap_or(rest).to_vec()))
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Whether this is `other` or a descendant of it.
     pub fn starts_with(&self, other: &RelPath) -> bool {
         other.is_root()
             || self.0 == other.0
@@ -133,12 +133,12 @@ fn bad_path(bytes: &[u8], why: &str) -> Error {
     Error::new(Code::BadPath, "parse path", shown(bytes), why)
 }
 
-/// A path that is refused, short enough for a message.
+/// A refused path, shortened for a message.
 fn shown(bytes: &[u8]) -> String {
     printable(bytes).chars().take(200).collect()
 }
 
-/// Bytes for a person to read: UTF-8 as it is, control characters and other bytes as `\xNN`.
+/// Bytes in printable form: UTF-8 as it is, control characters and other bytes as `\xNN`.
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -152,7 +152,7 @@ pub fn printable(bytes: &[u8]) -> String {
     out
 }
 
-/// A path or other word as a shell takes it.
+/// A path or other word, quoted for a shell if necessary.
 pub fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
     match text.chars().all(is_plain) {
@@ -161,8 +161,8 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// The first names of a list for a person to read: one alone as it is, several as a shell takes them, so that blanks in
-/// names do not look like those between them.
+/// The first names of a list for a message: a single one as it is, several quoted for a shell, so that blanks in
+/// names differ from separators.
 pub fn first_names(mut names: impl Iterator<Item = String>) -> String {
     let first: Vec<String> = names.by_ref().take(FIRST_NAMES).collect();
     if let [name] = &first[..] {
@@ -224,7 +224,7 @@ pub mod path_bytes {
 pub struct SiteName(String);
 
 impl SiteName {
-    /// Checks and takes a name; a former name of a site that was renamed becomes that of today ([`crate::former_names`]).
+    /// Validates a name; a former name of a renamed site is replaced by the current one ([`crate::former_names`]).
     pub fn parse(text: &str) -> Result<Self, Error> {
         if is_label(text) {
             return Ok(SiteName(former_names::renamed(text).unwrap_or_else(|| text.into())));
@@ -238,13 +238,13 @@ impl SiteName {
         &self.0
     }
 
-    /// The name of today, if the site was renamed since this name was read.
+    /// The current name, if the site was renamed since this name was read.
     pub fn current(&self) -> Cow<'_, SiteName> {
         former_names::renamed(&self.0).map_or(Cow::Borrowed(self), |name| Cow::Owned(SiteName(name)))
     }
 }
 
-/// Whether `text` is a legal name of a site or storage.
+/// Whether `text` is a valid name of a site or storage.
 pub fn is_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     (1..=63).contains(&bytes.len())
@@ -284,7 +284,7 @@ pub struct EndpointPath {
     pub site: SiteName,
     /// The storage and the path in it; `None` for `kek:/`, the list of storages.
     pub place: Option<Place>,
-    /// Whether it was written with a trailing slash ("what is in it", "must be a directory").
+    /// Whether it was written with a trailing slash (the contents, or "must be a directory").
     pub trailing_slash: bool,
 }
 

@@ -1,13 +1,14 @@
-//! The words in capital letters that stand for a name in the commands of remedies: filled in where the name is known, and
-//! explained where it is not.
+//! Placeholders in capital letters in the commands of remedies: filled in where the name is known, and explained
+//! where it is not.
 //!
-//! Only what is between backquotes is a command. Non-goal: which names are known; that is the reader's side to tell.
+//! Only text between backquotes is a command. Non-goal: deciding which names are known; that is up to the reader's
+//! side.
 
 use crate::error::Error;
 use crate::identity::Principal;
 use crate::path::is_label;
 
-/// The words, and what each stands for.
+/// The placeholders with their explanations.
 pub const WORDS: &[(&str, &str)] = &[
     ("SITE", "the name of the site"),
     ("STORAGE", "the name of the storage"),
@@ -30,19 +31,19 @@ pub const WORDS: &[(&str, &str)] = &[
     ("COMMAND", "the command that was typed"),
 ];
 
-/// What to do about an error, with the names that the error itself has, and what the other words stand for.
+/// The remedy of an error, with the names that the error itself has, and explanations of the other placeholders.
 pub fn of(error: &Error) -> String {
     explained(&fill(error.code.row().remedy, &names(error)))
 }
 
-/// The names that an error has for the words of remedies.
+/// The names that an error has for the placeholders of remedies.
 pub fn names(error: &Error) -> Vec<(&'static str, String)> {
     let user = Principal::parse(&error.subject).ok().map(|user| user.to_string());
     let words = [("SITE", site(error)), ("VOLUME", volume(error)), ("PRINCIPAL", user)];
     words.into_iter().filter_map(|(word, name)| Some((word, name?))).collect()
 }
 
-/// The site that was not reached, or that failed.
+/// The site that was unreachable, or that failed.
 fn site(error: &Error) -> Option<String> {
     let first = error.subject.split([' ', ':']).next().unwrap_or_default();
     let is_of_network = error.code.row().id.starts_with("RK-NET-");
@@ -57,7 +58,7 @@ fn volume(error: &Error) -> Option<String> {
     error.code.row().id.starts_with("RK-NS-").then(|| name.to_owned())
 }
 
-/// A remedy with the words that are known.
+/// A remedy with the known placeholders filled in.
 pub fn fill(remedy: &str, known: &[(&str, String)]) -> String {
     let mut spans: Vec<String> = Vec::new();
     for (number, span) in remedy.split('`').enumerate() {
@@ -77,7 +78,7 @@ fn fill_command(command: &str, known: &[(&str, String)]) -> String {
     out + &command[at..]
 }
 
-/// A remedy with what the words in it stand for.
+/// A remedy with explanations of the placeholders left in it.
 pub fn explained(remedy: &str) -> String {
     let commands = || remedy.split('`').skip(1).step_by(2);
     let stands = |word: &str| commands().any(|command| words(command).any(|(_, found)| found == word));
@@ -89,14 +90,14 @@ pub fn explained(remedy: &str) -> String {
     }
 }
 
-/// The words in capital letters of a command, and where each begins.
+/// The placeholders of a command, with their offsets.
 fn words(command: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
     let all = command.split(move |c| !is_of_word(c)).map(move |word| (offset(command, word), word));
     all.filter(|(_, word)| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '@'))
 }
 
-/// Where a part of a text begins in it.
+/// The offset of a substring in its text.
 fn offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }

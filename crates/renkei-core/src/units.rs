@@ -1,4 +1,4 @@
-//! Sizes, rates, durations and bytes as people read and write them.
+//! Sizes, rates, durations and bytes in human-readable form.
 
 use std::fmt;
 use std::time::Duration;
@@ -54,13 +54,13 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
-/// A round trip: `0.05 ms`, `120 ms`.
+/// A round-trip time: `0.05 ms`, `120 ms`.
 pub fn milliseconds(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
 }
 
-/// What a rate may look like, for who wrote another.
+/// The format of a rate, for the error message.
 const RATES: &str = "write a rate as 500K, 10MB, 1.5MiB or 80Mbit, per second";
 
 /// Bytes per second from `1.5M`, `10MB`, `10MiB/s` or `80Mbit`.
@@ -68,7 +68,7 @@ const RATES: &str = "write a rate as 500K, 10MB, 1.5MiB or 80Mbit, per second";
 /// As in rsync, `K` and `KiB` are 1024 and `KB` is 1000, in either case of letters; bits are counted in thousands.
 ///
 /// # Errors
-/// What to write instead.
+/// A text with the expected format.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| RATES)?;
@@ -84,7 +84,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The bytes in a unit of rate, written small.
+/// The bytes in a unit of rate, given in lower case.
 fn unit_bytes(unit: &str) -> Option<f64> {
     let unit = unit.strip_suffix("/s").unwrap_or(unit);
     let exponent = "kmgt".find(|letter| unit.starts_with(letter)).map_or(0, |at| at as i32 + 1);
@@ -101,7 +101,7 @@ fn unit_bytes(unit: &str) -> Option<f64> {
 /// Bytes from `10TB`, `1.5G` or `4096`, in the units of [`parse_rate`].
 ///
 /// # Errors
-/// What to write instead.
+/// A text with the expected format.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "write a size as 4096, 500G, 10TB or 1.5TiB".to_owned();
     let small = text.to_ascii_lowercase();
@@ -114,7 +114,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// A time as `90s`, `30m`, `12h` or `7d`.
 ///
 /// # Errors
-/// What to write instead.
+/// A text with the expected format.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let wrong = || "write a number and s, m, h or d, as 12h".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
@@ -127,7 +127,7 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    // A century is enough for everybody, and fits every clock.
+    // A limit of a century, which fits every clock.
     match number.checked_mul(seconds).filter(|seconds| (1..=36_525 * 86_400).contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs(seconds)),
         None => Err("write a time of 1s to 36525d".into()),

@@ -1,13 +1,14 @@
-//! Room in the buffer: reserved before a transfer starts, charged to its owner until the last of its bytes is off the
-//! disk.
+//! Reservations of room in the buffer: made before a transfer starts, charged to its owner until the last of its
+//! bytes is off the disk.
 //!
-//! A transfer asks for room. It has it at once, or waits its turn: nobody overtakes one that waits for space, so that
-//! a large one is not starved by small ones; one that waits for its owner's quota holds nobody up. What is reserved is
-//! charged whether it was written or not; `write` is asked before each write and never lets more onto the
-//! disk than is charged. What leaves (delivered, cancelled, expired, without an owner) is charged until its files are
-//! gone. Nobody holds room and waits for more: to grow is granted at once or refused, so that no two wait for each other.
+//! A transfer asks for room. It gets it at once, or waits in FIFO order: no request overtakes one that waits for
+//! space, so that a large one is not starved by small ones; one that waits for its owner's quota blocks no other.
+//! Reserved bytes are charged whether written or not; `write` is called before each write and never lets more onto
+//! the disk than is charged. A leaving transfer (delivered, cancelled, expired, without an owner) is charged until
+//! its files are gone. No transfer holds room while it waits for more: growing is granted at once or refused, so that
+//! there is no deadlock.
 //!
-//! Times are milliseconds since 1970. Non-goals: files, and the order in which what is held goes on.
+//! Times are milliseconds since 1970. Non-goals: files, and the order in which buffered transfers are forwarded.
 
 use crate::error::{Code, Error};
 use crate::identity::Principal;
@@ -17,50 +18,50 @@ use std::collections::{BTreeMap, VecDeque};
 
 const OP: &str = "reserve";
 
-/// How much there is.
+/// Limits of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes for all.
+    /// Bytes in total.
     pub capacity: u64,
-    /// Bytes of one owner.
+    /// Quota of one owner in bytes.
     pub quota: u64,
 }
 
-/// What a transfer that asks for room is told.
+/// Answer to a request for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has it.
+    /// The room is reserved.
     Granted,
-    /// It waits; [`Ledger::poll`] tells when it has it.
+    /// The request waits; [`Ledger::poll`] reports when it is granted.
     Waits(Shortage),
 }
 
-/// What a transfer waits for.
+/// The reason why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shortage {
-    /// Room of the buffer: so many bytes more.
+    /// The buffer lacks this many bytes.
     Space(u64),
-    /// Its owner's own transfers: so many bytes less of them.
+    /// The owner's other transfers exceed the quota by this many bytes.
     Quota(u64),
-    /// Others that asked before.
+    /// Earlier requests are waiting.
     Turn,
 }
 
-/// What was remembered of a reservation over a restart.
+/// A persisted reservation, for recovery after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The transfer.
     pub id: TransferId,
-    /// Who is charged.
+    /// The owner that is charged.
     pub owner: Principal,
     /// Bytes reserved.
     pub bytes: u64,
-    /// When it expires.
+    /// Its expiry.
     pub until_ms: u64,
 }
 
-/// What a look at the disk found after a restart.
+/// Disk usage found after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The transfer.
@@ -69,40 +70,40 @@ pub struct Found {
     pub bytes: u64,
 }
 
-/// Room that a transfer has.
+/// The room held by a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The transfer.
     pub id: TransferId,
-    /// Who is charged; none of what was found and nobody knows.
+    /// The owner that is charged; `None` for orphaned files.
     pub owner: Option<Principal>,
     /// Bytes charged.
     pub reserved: u64,
     /// Bytes on the disk.
     pub written: u64,
-    /// When it expires.
+    /// Its expiry.
     pub until_ms: u64,
     /// Whether its files are being removed.
     pub leaving: bool,
 }
 
-/// A transfer that waits for room.
+/// A request that waits for room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The transfer.
     pub id: TransferId,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Principal,
     /// Bytes wanted.
     pub bytes: u64,
-    /// What it waits for.
+    /// The shortage it waits for.
     pub shortage: Shortage,
 }
 
-/// Room of one transfer.
+/// The room of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hold {
-    /// None of what was found and nobody knows.
+    /// `None` for orphaned files.
     owner: Option<Principal>,
     reserved: u64,
     written: u64,
@@ -118,13 +119,13 @@ struct Wish {
     until_ms: u64,
 }
 
-/// All reservations of one buffer, and who waits for one.
+/// All reservations of one buffer, and the queue of waiting requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     limits: Limits,
     holds: BTreeMap<TransferId, Hold>,
     waiting: VecDeque<Wish>,
-    /// Waited, have room now, and were not told so yet.
+    /// Granted after waiting, and not reported yet.
     granted: Vec<TransferId>,
 }
 
@@ -134,8 +135,8 @@ impl Ledger {
         Ledger { limits, holds: BTreeMap::new(), waiting: VecDeque::new(), granted: Vec::new() }
     }
 
-    /// The buffer after a restart. What is on the disk and not known leaves; what is known is charged as before, and
-    /// more if the disk has more.
+    /// Recovers the buffer after a restart. Orphaned files on the disk are marked as leaving; known transfers are
+    /// charged as before, or more if the disk has more.
     pub fn recover(limits: Limits, known: Vec<Known>, found: &[Found]) -> Self {
         let mut ledger = Ledger::new(limits);
         for Known { id, owner, bytes, until_ms } in known {
@@ -156,11 +157,11 @@ impl Ledger {
         ledger
     }
 
-    /// Asks for room for a transfer. To ask again changes nothing, unless it is for more.
+    /// Requests room for a transfer. Idempotent, unless a repeated request is for more.
     ///
     /// # Errors
-    /// `BufferTooSmall` if it never fits. `BufferFull` if what is held cannot grow now. `TransferBusy` while what was
-    /// held before leaves. `NotAllowed` if another owner has it.
+    /// `BufferTooSmall` if it can never fit. `BufferFull` if a held reservation cannot grow now. `TransferBusy` while
+    /// an earlier one of the transfer is leaving. `NotAllowed` if it belongs to another owner.
     pub fn ask(
         &mut self,
         id: TransferId,
@@ -193,7 +194,7 @@ impl Ledger {
         Ok(shortage.map_or(Answer::Granted, |(_, shortage)| Answer::Waits(shortage)))
     }
 
-    /// Grants what fits now, and tells for each that still waits what for.
+    /// Grants the requests that fit now, and returns the shortage of each that still waits.
     fn settle(&mut self) -> Vec<(TransferId, Shortage)> {
         let (mut short, mut turn) = (Vec::new(), false);
         for wish in std::mem::take(&mut self.waiting) {
@@ -219,7 +220,7 @@ impl Ledger {
         short
     }
 
-    /// Those that waited and have room now, or never will because the limits were lowered.
+    /// The requests granted after waiting, and those that can never fit because the limits were lowered.
     pub fn poll(&mut self) -> Vec<(TransferId, Result<(), Error>)> {
         let mut told = Vec::new();
         for wish in std::mem::take(&mut self.waiting) {
@@ -233,7 +234,7 @@ impl Ledger {
         told
     }
 
-    /// What a waiting transfer waits for; `None` if it does not wait.
+    /// The shortage that a request waits for; `None` if it does not wait.
     pub fn waits_for(&self, id: &TransferId) -> Option<Shortage> {
         let at = self.waiting.iter().position(|wish| wish.id == *id)?;
         let blocked =
@@ -246,10 +247,10 @@ impl Ledger {
         }
     }
 
-    /// Lets `bytes` more be written for a transfer; to be asked before they are.
+    /// Permits `bytes` more to be written for a transfer; to be called before the write.
     ///
     /// # Errors
-    /// `BufferFull` if its room is used up, and for a transfer that has none.
+    /// `BufferFull` if its room is used up, and for a transfer without room.
     pub fn write(&mut self, id: &TransferId, bytes: u64) -> Result<(), Error> {
         let full = |cause: String| Error::new(Code::BufferFull, "write", "buffer", cause);
         let hold = self.holds.get_mut(id).filter(|hold| !hold.leaving);
@@ -266,21 +267,21 @@ impl Ledger {
         Ok(())
     }
 
-    /// So many bytes of a transfer are on the disk in all, as a look there found; no more than it reserved.
+    /// Sets the bytes of a transfer found on the disk, capped at its reservation.
     pub fn counted(&mut self, id: &TransferId, bytes: u64) {
         if let Some(hold) = self.holds.get_mut(id) {
             hold.written = bytes.min(hold.reserved);
         }
     }
 
-    /// All of a transfer has come: what it reserved and did not use is given back.
+    /// The upload of a transfer is complete: its unused reservation is released.
     pub fn seal(&mut self, id: &TransferId) {
         if let Some(hold) = self.holds.get_mut(id) {
             hold.reserved = hold.written;
         }
     }
 
-    /// So many bytes were delivered and are off the disk.
+    /// Bytes of a transfer were delivered and removed from the disk.
     pub fn delivered(&mut self, id: &TransferId, bytes: u64) {
         if let Some(hold) = self.holds.get_mut(id) {
             let bytes = bytes.min(hold.written);
@@ -288,8 +289,8 @@ impl Ledger {
         }
     }
 
-    /// A transfer needs its room no more: delivered or cancelled. Its files are to be removed now; true if there may be
-    /// any. One that waits for room waits no longer.
+    /// A transfer no longer needs its room: delivered or cancelled. Its files are to be removed now; returns whether
+    /// there may be any. A waiting request is dropped.
     pub fn leave(&mut self, id: &TransferId) -> bool {
         self.waiting.retain(|wish| wish.id != *id);
         self.granted.retain(|told| told != id);
@@ -298,14 +299,14 @@ impl Ledger {
         true
     }
 
-    /// The files of one that leaves are gone.
+    /// The files of a leaving transfer are removed.
     pub fn gone(&mut self, id: &TransferId) {
         if self.holds.get(id).is_some_and(|hold| hold.leaving) {
             self.holds.remove(id);
         }
     }
 
-    /// Those whose time is over: what is held leaves, and is told; who waits does so no longer, and is told too.
+    /// Expires reservations, whose transfers become leaving, and waiting requests, which are dropped; returns both.
     pub fn expire(&mut self, now_ms: u64) -> Vec<TransferId> {
         let held = self.holds.iter().filter(|(_, hold)| !hold.leaving && hold.until_ms <= now_ms);
         let mut over: Vec<TransferId> = held.map(|(id, _)| *id).collect();
@@ -316,19 +317,19 @@ impl Ledger {
         over
     }
 
-    /// Those whose files are to be removed.
+    /// The transfers whose files are to be removed.
     pub fn leaving(&self) -> Vec<TransferId> {
         self.holds.iter().filter(|(_, hold)| hold.leaving).map(|(id, _)| *id).collect()
     }
 
-    /// Keeps what a transfer has at least until then.
+    /// Extends the expiry of a transfer at least to `until_ms`.
     pub fn keep(&mut self, id: &TransferId, until_ms: u64) {
         if let Some(hold) = self.holds.get_mut(id) {
             hold.until_ms = hold.until_ms.max(until_ms);
         }
     }
 
-    /// Everything that is held.
+    /// All reservations.
     pub fn held(&self) -> Vec<Held> {
         let held = |(id, hold): (&TransferId, &Hold)| {
             let Hold { owner, reserved, written, until_ms, leaving } = hold.clone();
@@ -337,13 +338,13 @@ impl Ledger {
         self.holds.iter().map(held).collect()
     }
 
-    /// What one transfer has.
+    /// The reservation of one transfer.
     pub fn held_by(&self, id: &TransferId) -> Option<Held> {
         let Hold { owner, reserved, written, until_ms, leaving } = self.holds.get(id)?.clone();
         Some(Held { id: *id, owner, reserved, written, until_ms, leaving })
     }
 
-    /// Everybody who waits, in the order they asked.
+    /// All waiting requests, in FIFO order.
     pub fn waiting(&self) -> Vec<Waiting> {
         let waiting = |wish: &Wish| {
             let Wish { id, owner, bytes, .. } = wish.clone();
@@ -352,12 +353,12 @@ impl Ledger {
         self.waiting.iter().map(waiting).collect()
     }
 
-    /// The limits of now.
+    /// The present limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Bytes charged in all.
+    /// Bytes charged in total.
     pub fn used(&self) -> u64 {
         self.holds.values().map(|hold| hold.reserved).sum()
     }
@@ -368,7 +369,7 @@ impl Ledger {
         own.map(|hold| hold.reserved).sum()
     }
 
-    /// Bytes charged to each owner; what belongs to nobody is told under no name.
+    /// Bytes charged to each owner; `None` for orphaned files.
     pub fn owners(&self) -> BTreeMap<Option<Principal>, u64> {
         let mut owners = BTreeMap::new();
         for hold in self.holds.values() {
@@ -377,7 +378,7 @@ impl Ledger {
         owners
     }
 
-    /// Changes the limits; what is held stays, also if it is more.
+    /// Changes the limits; existing reservations stay, even above them.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -395,7 +396,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What keeps `bytes` more of an owner from being reserved now.
+    /// The shortage that keeps `bytes` more from being reserved for an owner now.
     fn shortage(&self, owner: &Principal, bytes: u64) -> Option<Shortage> {
         let over = |used: u64, limit: u64| used.saturating_add(bytes).saturating_sub(limit);
         let (quota, space) =
@@ -464,7 +465,7 @@ mod tests {
         ledger.write(&id(1), 10).unwrap();
         ledger.seal(&id(1));
         assert_eq!(ledger.used(), 10);
-        // What is held and not leaving is never forgotten.
+        // A reservation that is not leaving is never dropped.
         ledger.gone(&id(1));
         assert_eq!(ledger.used(), 10);
     }
@@ -609,7 +610,7 @@ mod tests {
         proptest::collection::vec(step, 0..80)
     }
 
-    /// The disk as it is, beside the ledger.
+    /// A model of the disk, beside the ledger.
     struct World {
         ledger: Ledger,
         disk: BTreeMap<TransferId, u64>,
@@ -654,7 +655,7 @@ mod tests {
             }
         }
 
-        /// What leaves is not remembered, and what waits asks again.
+        /// Leaving transfers are not persisted, and waiting ones ask again.
         fn crash(&mut self) {
             let kept = self.ledger.holds.iter().filter(|(_, hold)| !hold.leaving);
             let known = kept.filter_map(|(id, hold)| {
@@ -688,7 +689,7 @@ mod tests {
                 world.step(step);
                 world.check()?;
             }
-            // Whoever holds room lets go of it, until nobody waits.
+            // All holders release their room, until no request waits.
             for _ in 0..10 {
                 let held: Vec<TransferId> = world.ledger.holds.keys().copied().collect();
                 for id in held {

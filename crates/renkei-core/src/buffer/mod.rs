@@ -1,7 +1,6 @@
-//! A PoP's buffer: who may keep how much in it, for how long, and how places in it are named.
+//! A PoP's buffer: reservations with quotas and expiry, and the names of places in it.
 //!
-//! Pure accounting. The files themselves, and what is remembered over a restart, are the `site` area of the `renkei`
-//! crate.
+//! Pure accounting. The files themselves, and the persistent state, are the `site` area of the `renkei` crate.
 
 mod ledger;
 mod place;

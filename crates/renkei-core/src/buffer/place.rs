@@ -1,26 +1,27 @@
-//! How files in the buffer are named: `/~buffer/TRANSFER/NUMBER`, the sources of a transfer by their number.
+//! Names of files in the buffer: `/~buffer/TRANSFER/NUMBER`, the sources of a transfer by their index.
 //!
-//! To the mover this is a place like any other. No administrator can call a storage so, and no user can write such a
-//! place on a command line: the tilde is in no label.
+//! To the mover this is a place like any other. No storage can have this name, and no user can write such a place on
+//! a command line: a tilde is not allowed in labels.
 
 use crate::path::{Place, RelPath};
 use crate::wire::message::TransferId;
 
-/// The name that the buffer has among storages.
+/// The buffer's name among the storages.
 pub const STORAGE: &str = "~buffer";
 
-/// All that a transfer keeps in the buffer.
+/// The directory of a transfer's files in the buffer.
 pub fn place(transfer: &TransferId) -> Place {
     Place { storage: STORAGE.into(), path: name(&digits(transfer)) }
 }
 
-/// One source of a transfer there.
+/// One source of a transfer in the buffer.
 pub fn source(transfer: &TransferId, number: usize) -> Place {
     let path = name(&format!("{}/{number}", digits(transfer)));
     Place { storage: STORAGE.into(), path }
 }
 
-/// Whose a place in the buffer is, and the path among that transfer's files; `None` for any other place.
+/// Splits a place in the buffer into its transfer and the path among that transfer's files; `None` for any other
+/// place.
 pub fn split(place: &Place) -> Option<(TransferId, RelPath)> {
     if place.storage != STORAGE {
         return None;

@@ -1,11 +1,12 @@
-//! Which local account a principal becomes.
+//! Mapping of principals to local accounts.
 //!
-//! The table is text, one `PATTERN ACCOUNT` per line and `#` comments: `alice@kek alice`, `*@kek guest`, or
-//! `*@kek *` for "the account of the user's own name". A rule for one user beats a rule for a whole site; of two
-//! rules of the same kind the first counts, but one that shuts out (`mallory@kek !`) before all others. Who matches nothing becomes nobody: the default is to refuse.
+//! The table is text, one `PATTERN ACCOUNT` per line and `#` comments: `alice@kek alice`, `*@kek guest`, or `*@kek *`
+//! for "the account of the user's own name". A rule for one user takes precedence over a rule for a whole site; of
+//! two rules of the same kind the first counts, but one that denies (`mallory@kek !`) before all others. A principal
+//! without a matching rule is refused (default deny).
 //!
-//! Guarantees: a PoP is never mapped to an account, and an account `*` never becomes `root`, whatever another
-//! site calls its users; `root` must be written out.
+//! Guarantees: a PoP is never mapped to an account, and an account `*` never means `root`, whatever another site
+//! calls its users; `root` must be written out.
 
 use super::{Principal, is_user_name};
 use crate::error::{Code, Error};
@@ -14,32 +15,32 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Whom a rule is about: `alice@titech` or `*@titech`.
+/// The users that a rule is about: `alice@titech` or `*@titech`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// The site whose users are meant.
+    /// The site.
     pub site: SiteName,
     /// The user; `None` for all users of the site.
     pub user: Option<String>,
 }
 
-/// What a rule gives: a named account, or the account of the user's own name.
+/// The account that a rule maps to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountRule {
     /// This account.
     Named(String),
-    /// Written `*`: the account that is called as the user is.
+    /// Written `*`: the account with the user's own name.
     SameName,
-    /// Written `!`: none, whatever else would give one.
+    /// Written `!`: none; denies access even if other rules would allow it.
     Nobody,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Whom it is about.
+    /// The users it is about.
     pub pattern: Pattern,
-    /// What they become.
+    /// The account they map to.
     pub account: AccountRule,
     /// Its line in the file, from 1.
     pub line: usize,
@@ -48,13 +49,13 @@ pub struct Rule {
 /// Whether users of the PoP's own site need a rule.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnUsers<'a> {
-    /// A user of this site becomes the account of the same name when no rule says otherwise.
+    /// A user of this site maps to the account of the same name if there is no rule.
     SameName(&'a SiteName),
-    /// They are treated as everybody else.
+    /// They need a rule as all others.
     NeedRule,
 }
 
-/// How a mapping was decided, for `map test` and the log.
+/// The reason of a mapping decision, for `map test` and the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Why {
@@ -69,32 +70,32 @@ pub enum Why {
     },
     /// A user of the PoP's own site.
     OwnUser,
-    /// A rule shuts the principal out.
+    /// A rule denies access to the principal.
     ShutOut {
         /// Its line in the file, from 1.
         line: usize,
     },
-    /// No rule is about this principal.
+    /// No rule matches this principal.
     NoRule,
     /// A PoP has no account; only users have.
     HostHasNone,
-    /// A rule with account `*` does not make anybody root.
+    /// A rule with account `*` does not map to root.
     NotRootBySameName {
         /// Its line in the file, from 1.
         line: usize,
     },
 }
 
-/// The outcome for one principal.
+/// The mapping decision for one principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The account; `None` is a refusal.
     pub account: Option<String>,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
-/// The whole table.
+/// The mapping table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     rules: Vec<Rule>,
@@ -117,7 +118,7 @@ impl Mapping {
         &self.rules
     }
 
-    /// Decides what `principal` becomes.
+    /// Decides the account of `principal`.
     pub fn resolve(&self, principal: &Principal, own: OwnUsers<'_>) -> Verdict {
         let Principal::User { site, name } = principal else {
             return Verdict { account: None, why: Why::HostHasNone };
@@ -128,8 +129,8 @@ impl Mapping {
         }
     }
 
-    /// The rules by which users become one account, as text, and no others. Of users who would be it by such a rule and are shut
-    /// out or somebody else, it is said that they are shut out.
+    /// The rules that map users to one account, as text, and no others. For users that such a rule would map to it,
+    /// but that are denied or mapped elsewhere, the text has a denying rule.
     pub fn of_account(&self, account: &str, own: OwnUsers<'_>) -> String {
         let mut best = BTreeMap::<(&str, Option<&str>), &Rule>::new();
         for rule in &self.rules {
@@ -141,7 +142,7 @@ impl Mapping {
         }
         let becomes = |rule: &Rule, user: &str| rule.apply(user).account.as_deref() == Some(account);
         let is_own = |site: &str| matches!(own, OwnUsers::SameName(own) if own.as_str() == site);
-        // Without a rule of the user's own, and without a rule for all that lead to other accounts.
+        // The mapping without a rule for the user alone, and without a site-wide rule that maps to other accounts.
         let falls_to = |site: &str, user: &str| match best.get(&(site, None)) {
             Some(rule) if becomes(rule, user) => true,
             _ => is_own(site) && user == account,
@@ -210,7 +211,7 @@ impl Pattern {
 }
 
 impl AccountRule {
-    /// Parses an account's name or `*`.
+    /// Parses an account's name, `*` or `!`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         match text {
             "*" => Ok(AccountRule::SameName),
@@ -221,7 +222,7 @@ impl AccountRule {
     }
 }
 
-/// Account names as Linux has them: wider than user names (`$` of machine accounts, `\` and `+` of domains).
+/// Account names as on Linux: wider than user names (`$` of machine accounts, `\` and `+` of domains).
 fn is_account_name(text: &str) -> bool {
     (1..=256).contains(&text.len())
         && !text.starts_with('-')

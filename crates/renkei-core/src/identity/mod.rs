@@ -1,4 +1,4 @@
-//! Rules of identity: who a principal is, which account it becomes, and what it may delegate.
+//! Rules of identity: principals, their mapping to accounts, and the scope of delegated credentials.
 //!
 //! Pure rules only. Certificates, files and the operating system's accounts are the `identity` area of the
 //! `renkei` crate.

@@ -8,11 +8,11 @@ use std::fmt;
 
 /// Longest user name, in bytes.
 pub const MAX_USER_BYTES: usize = 64;
-/// Scheme of the URI by which certificates name a principal.
+/// Scheme of the URI that names a principal in certificates.
 const URI_SCHEME: &str = "renkei://";
 
-/// Who somebody proved to be. Text form: `alice@titech` for a user, `titech` for a site's PoP, `titech/scratch` for the
-/// agent of a storage.
+/// An authenticated identity. Text form: `alice@titech` for a user, `titech` for a site's PoP, `titech/scratch` for
+/// the agent of a storage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Principal {
@@ -77,8 +77,8 @@ impl Principal {
         }
     }
 
-    /// Parses the name in a delegated certificate: `renkei://titech/delegated/alice`. Whoever knows no delegation
-    /// refuses it as no name at all.
+    /// Parses the name in a delegated certificate: `renkei://titech/delegated/alice`. A peer without support for
+    /// delegation refuses it as an invalid name.
     pub fn parse_delegated_uri(uri: &str) -> Result<Self, Error> {
         let parts: Vec<&str> = uri.strip_prefix(URI_SCHEME).unwrap_or_default().split('/').collect();
         match parts[..] {
@@ -87,7 +87,7 @@ impl Principal {
         }
     }
 
-    /// The name as delegated certificates carry it; `None` for all but users, who alone delegate.
+    /// The name in delegated certificates; `None` for all but users, which alone can delegate.
     pub fn to_delegated_uri(&self) -> Option<String> {
         self.user_name().map(|name| format!("{URI_SCHEME}{}/delegated/{name}", self.site()))
     }
@@ -97,7 +97,7 @@ impl Principal {
         uri.starts_with(URI_SCHEME)
     }
 
-    /// The name as certificates carry it.
+    /// The name in certificates.
     pub fn to_uri(&self) -> String {
         match self {
             Principal::Host(site) => format!("{URI_SCHEME}{site}/host"),
@@ -106,7 +106,7 @@ impl Principal {
         }
     }
 
-    /// The same under the name of today of its site, if that was renamed since this was read.
+    /// The same with its site's current name, if the site was renamed since this was read.
     pub fn current(&self) -> Cow<'_, Principal> {
         let Cow::Owned(site) = self.site().current() else { return Cow::Borrowed(self) };
         Cow::Owned(match self {

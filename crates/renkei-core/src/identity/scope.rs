@@ -1,7 +1,7 @@
-//! What a delegated credential may do: the places of one transfer, each to be read or to be written, and no others.
+//! The scope of a delegated credential: the places of one transfer, each to be read or to be written, and no others.
 //!
-//! A path is covered by whole components: `run7` covers `run7` and `run7/a`, not `run70`. Only what is written in the
-//! scope counts; that a link leads from one place to another is the business of the store (docs/design/0012).
+//! Paths are compared by whole components: `run7` covers `run7` and `run7/a`, not `run70`. The comparison is purely
+//! textual; following links from one place to another is up to the store (docs/design/0012).
 
 use crate::error::{Code, Error};
 use crate::former_names;
@@ -10,49 +10,49 @@ use crate::wire::message::{OpenFound, OpenSend, TransferId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Largest encoded scope. A client that resumes a TLS session shows its certificate within its first message, of which
-/// a PoP takes 16 KiB.
+/// Largest encoded scope. A client that resumes a TLS session sends its certificate within its first message, of
+/// which a PoP accepts 16 KiB.
 pub const MAX_SCOPE_BYTES: usize = 8 << 10;
 
 /// First byte of an encoded scope.
 const VERSION: u8 = 1;
 
-/// What may be done with a place.
+/// A right to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Right {
-    /// What it is may be seen: of this place alone, of none below it.
+    /// Its metadata may be read: of this place alone, of none below it.
     Look,
     /// Its content may be read.
     Read,
-    /// It may be made and changed.
+    /// It may be created and changed.
     Write,
 }
 
-/// What a request needs to do with a place.
+/// The access that a request needs to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// See what it is; any right suffices.
+    /// Read its metadata; any right suffices.
     Look,
-    /// See what is in it, its size and digest; to read or to write it suffices.
+    /// List it, or read its size and digest; the right to read or to write it suffices.
     Examine,
     /// Read content.
     Read,
-    /// Make or change it.
+    /// Create or change it.
     Write,
 }
 
-/// One right to one place, and but for [`Right::Look`] to all below it.
+/// One right to one place and, except for [`Right::Look`], to all below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Permit {
-    /// Where.
+    /// The site.
     pub site: SiteName,
     /// The place there.
     pub place: Place,
-    /// What may be done.
+    /// The right.
     pub right: Right,
 }
 
-/// All that one delegated credential may do.
+/// The rights of a delegated credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scope {
     transfer: TransferId,
@@ -60,7 +60,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of a transfer. The order of the permits means nothing; what another one covers is left out.
+    /// The scope of a transfer. The order of the permits is irrelevant; permits that others imply are dropped.
     ///
     /// # Errors
     /// `TooManyEntries` if it does not fit a certificate, `UsageInvalid` without any permit.
@@ -92,13 +92,13 @@ impl Scope {
         &self.transfer
     }
 
-    /// What it allows.
+    /// Its permits.
     pub fn permits(&self) -> &[Permit] {
         &self.permits
     }
 
-    /// The scope of a transfer as it is asked for: its sources to be read, and to be written what they become, whatever
-    /// the destination is found to be.
+    /// The scope that a transfer needs: its sources readable, and its targets writable, for every kind of the
+    /// destination.
     pub fn of_transfer(
         from: &SiteName,
         send: &OpenSend,
@@ -110,7 +110,7 @@ impl Scope {
         let mut permits = vec![permit(to, open.to.clone(), Right::Look)];
         permits.extend(send.sources.iter().map(|source| permit(from, source.from.clone(), Right::Read)));
         for (_, choice) in &open.choices {
-            // A storage's root is there and need not be made.
+            // A storage's root exists and is never created.
             if choice.make && !open.to.path.is_root() {
                 permits.push(permit(to, open.to.clone(), Right::Write));
             }
@@ -124,7 +124,7 @@ impl Scope {
         Scope::new(send.transfer, permits)
     }
 
-    /// The same, and these places too.
+    /// The same with further permits.
     ///
     /// # Errors
     /// As [`Scope::new`].
@@ -132,7 +132,7 @@ impl Scope {
         Scope::new(self.transfer, [self.permits.clone(), more].concat())
     }
 
-    /// Whether a place may be used so.
+    /// Whether it allows this access to a place.
     pub fn covers(&self, site: &SiteName, place: &Place, need: Need) -> bool {
         self.permits.iter().any(|permit| {
             let below = permit.right != Right::Look && place.path.starts_with(&permit.place.path);
@@ -141,20 +141,20 @@ impl Scope {
         })
     }
 
-    /// Whether anything at a site may be used so.
+    /// Whether it has this right to any place of a site.
     pub fn names(&self, site: &SiteName, right: Right) -> bool {
         self.permits.iter().any(|permit| permit.site == *site && permit.right == right)
     }
 
-    /// The paths that may be used so in a storage.
+    /// The paths in a storage to which it allows this access.
     pub fn paths(&self, site: &SiteName, storage: &str, need: Need) -> impl Iterator<Item = &RelPath> {
         let here = move |permit: &&Permit| permit.site == *site && permit.place.storage == storage;
         let suffices = move |permit: &&Permit| need.is_met_by(permit.right);
         self.permits.iter().filter(here).filter(suffices).map(|permit| &permit.place.path)
     }
 
-    /// What may be written by a transfer whose paths are relative to `base`: the root for all, a single name for a
-    /// place that lies in `base`. Nothing further down: what is on the way there would have to be made.
+    /// The paths that a transfer into `base` may write, relative to it: the root for all, a single name for a place
+    /// directly in `base`. None further down: their parent directories would have to be created.
     pub fn writable_in(&self, site: &SiteName, base: &Place) -> Vec<RelPath> {
         if self.covers(site, base, Need::Write) {
             return vec![RelPath::root()];
@@ -164,15 +164,15 @@ impl Scope {
         paths.filter_map(|path| RelPath::parse(path.name()?).ok()).collect()
     }
 
-    /// The form that stands in a certificate.
+    /// The encoding in a certificate.
     pub fn encode(&self) -> Vec<u8> {
         [vec![VERSION], crate::wire::encode(self)].concat()
     }
 
-    /// Reads what [`Scope::encode`] gave.
+    /// Decodes the result of [`Scope::encode`].
     ///
     /// # Errors
-    /// `BadScope` for anything else, also for what [`Scope::new`] would refuse.
+    /// `BadScope` for anything else, also for a scope that [`Scope::new`] would refuse.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bad = |cause: String| Error::new(Code::BadScope, "read scope", "certificate", cause);
         if bytes.len() > MAX_SCOPE_BYTES {
@@ -196,7 +196,7 @@ impl Scope {
 }
 
 impl Permit {
-    /// Whether it allows all that `other` allows.
+    /// Whether it allows everything that `other` allows.
     fn implies(&self, other: &Permit) -> bool {
         let (path, inner) = (&self.place.path, &other.place.path);
         let covers = match (self.right, other.right) {
@@ -240,7 +240,7 @@ impl fmt::Display for Permit {
     }
 }
 
-/// The first permits, for a person to read.
+/// Displays the first permits.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;

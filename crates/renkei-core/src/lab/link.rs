@@ -1,14 +1,14 @@
-//! One direction of a link: a frame is offered, and comes out later, in parts, or never.
+//! One direction of a link: a frame is offered, and arrives later, whole or in parts, or is lost.
 //!
-//! Frames wait in one line, each with the time its last packet has left the queue and the time it arrives. The queue
-//! is a fluid: what waits at a time is what the link still needs at its rate, so a frame costs no event of its own.
-//! A frame of many packets goes through whole if all of them fare alike; it then arrives when its last packet does.
-//! It is cut where a packet is lost, overflows or is held back, and at low rates into parts of `PART_NS`, so that
-//! its receiver acknowledges as it would on a real link.
+//! Frames wait in one FIFO, each with the time its last packet leaves the queue and the time it arrives. The queue is
+//! a fluid model: its backlog at a time is what the link still has to send at its rate, so a frame needs no event of
+//! its own. A frame of many packets stays whole if all of them have the same fate; it then arrives when its last
+//! packet does. It is split where a packet is lost, overflows or is held back, and at low rates into parts of
+//! `PART_NS`, so that its receiver acknowledges as it would on a real link.
 //!
-//! Jitter keeps order: the delay wanders along straight lines between points drawn from delay +- jitter. A packet
-//! that is reordered arrives later than its turn by a quarter of the delay (`Link::hold`), never earlier, so that
-//! the least round trip stays what was set.
+//! Jitter keeps the order: the delay is interpolated linearly between points drawn from delay +- jitter. A reordered
+//! packet arrives a quarter of the delay later than its turn (`Link::hold`), never earlier, so that the minimum RTT
+//! stays as configured.
 
 use super::loss::Runs;
 use super::params::{LinkParams, Queue};
@@ -18,21 +18,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Longest time a frame may take to be serialised in one part.
+/// Maximum serialisation time of a frame that is not split.
 const PART_NS: u64 = 400_000;
-/// The usual packet, for the length of a part.
+/// Usual packet size, to compute the size of a part.
 const USUAL_PACKET: u64 = 1514;
-/// Shortest time between two points of a wandering delay.
+/// Minimum time between two points of a varying delay.
 const MIN_WANDER_NS: u64 = 1_000_000;
-/// Shortest hold of a reordered packet.
+/// Minimum extra delay of a reordered packet.
 const MIN_HOLD_NS: u64 = 500_000;
-/// Most packets that may be held back at a time.
+/// Most packets held back at a time.
 const MAX_HELD: usize = 4096;
 
-/// What went through one direction of a link, and how it stands.
+/// Counters and state of one direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCounters {
-    /// Buffers that passed, each with one packet or many.
+    /// Buffers that passed, each with one or many packets.
     pub frames: u64,
     /// Packets that passed.
     pub packets: u64,
@@ -40,24 +40,24 @@ pub struct LinkCounters {
     pub bytes: u64,
     /// Packets lost at random.
     pub lost: u64,
-    /// Packets that found the queue full.
+    /// Packets dropped because the queue was full.
     pub overflowed: u64,
-    /// Packets dropped because the link was down or the wire's memory was used up.
+    /// Packets dropped because the link was down or the wire's memory was exhausted.
     pub dropped: u64,
-    /// Packets held back so that others overtook them; they are among those that passed.
+    /// Packets held back so that others overtook them; also counted as passed.
     pub reordered: u64,
-    /// Bytes that wait for their turn now.
+    /// Present length of the queue in bytes.
     pub queue_bytes: u64,
-    /// Most bytes that waited at a time.
+    /// Maximum length of the queue in bytes.
     pub queue_peak_bytes: u64,
-    /// One-way delay of a packet that would come now and find the queue empty.
+    /// One-way delay of a packet that arrives now at an empty queue.
     pub delay_ns: u64,
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Debug)]
 struct Waiting<F> {
-    /// When its last packet has left the queue.
+    /// When its last packet leaves the queue.
     departs: u64,
     /// When it arrives.
     due: u64,
@@ -66,7 +66,7 @@ struct Waiting<F> {
     frame: F,
 }
 
-/// What becomes of one packet.
+/// The fate of one packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
@@ -79,27 +79,27 @@ enum Fate {
 pub struct Link<F> {
     params: LinkParams,
     limit: Queue,
-    /// Packets a frame may have when it is not cut.
+    /// Most packets of a frame that is not split.
     part: u32,
     chance: Chance,
     loss: Runs,
     reorder: Runs,
     wander: Wander,
     line: VecDeque<Waiting<F>>,
-    /// Frames held back, by the time they arrive.
+    /// Reordered frames, by the time they arrive.
     held: VecDeque<(u64, F)>,
-    /// How many at the front of the line have left the queue, as far as was looked.
+    /// Number of frames at the front of the line that have left the queue, as of the last [`Link::settle`].
     departed: usize,
-    /// Packets of all others in the line.
+    /// Packets of all other frames in the line.
     queued_packets: u64,
-    /// When all that was accepted has left the queue, and the part of a nanosecond beyond, in 1/rate.
+    /// When everything accepted so far has left the queue, and the remainder below a nanosecond, in 1/rate.
     free_at: u64,
     carry: u64,
     counters: LinkCounters,
 }
 
 impl<F> Link<F> {
-    /// An idle link; `seed` decides all that is left to chance.
+    /// An idle link; `seed` determines all random decisions.
     pub fn new(params: LinkParams, seed: u64) -> Link<F> {
         let mut chance = Chance::new(seed);
         let (loss, reorder) = (Runs::random(0.0, &mut chance), Runs::random(0.0, &mut chance));
@@ -123,8 +123,8 @@ impl<F> Link<F> {
         link
     }
 
-    /// Changes the link while it runs: what waits goes on at the new rate, what is under way arrives when it would
-    /// have; a link that goes down loses both, and `drop_frame` gets them.
+    /// Changes the parameters while the link runs: queued frames continue at the new rate, frames in flight arrive as
+    /// scheduled; a link that goes down drops both and passes them to `drop_frame`.
     pub fn set(&mut self, now: u64, params: LinkParams, drop_frame: impl FnMut(F)) {
         self.settle(now);
         self.params = params;
@@ -132,24 +132,24 @@ impl<F> Link<F> {
         if self.params.up { self.reschedule(now) } else { self.clear(drop_frame) }
     }
 
-    /// The values in force.
+    /// The present parameters.
     pub fn params(&self) -> &LinkParams {
         &self.params
     }
 
-    /// What went through until now, and what waits now.
+    /// The counters at `now`.
     pub fn counters(&self, now: u64) -> LinkCounters {
         let (queue_bytes, delay_ns) = (self.queued_bytes(now), self.wander.delay_at(now));
         LinkCounters { queue_bytes, delay_ns, ..self.counters.clone() }
     }
 
-    /// Counts packets that the wire itself could not take.
+    /// Counts packets that the wire itself dropped.
     pub fn on_dropped(&mut self, packets: u32) {
         self.counters.dropped += u64::from(packets);
     }
 
-    /// Takes a frame at `now`. `cut` makes the frame of some of its packets, when they fare apart; the frame itself
-    /// comes back if it was cut or dropped, for its buffer to be used again.
+    /// Takes a frame at `now`. `cut` makes a frame of some of its packets, if they have different fates; the frame
+    /// itself is returned if it was split or dropped, so that its buffer can be reused.
     pub fn offer(
         &mut self,
         now: u64,
@@ -172,7 +172,7 @@ impl<F> Link<F> {
         Some(frame)
     }
 
-    /// Whether all packets fare alike; takes their chances if so.
+    /// Whether all packets have the same fate; consumes their random decisions if so.
     fn passes_whole(&mut self, now: u64, shape: &Shape) -> bool {
         let packets = u64::from(shape.segments);
         let whole = shape.segments <= self.part
@@ -214,7 +214,7 @@ impl<F> Link<F> {
         self.close(shape, &open, frame, &mut cut);
     }
 
-    /// Sends off the packets that fared alike.
+    /// Sends the collected packets, which have the same fate.
     fn close(
         &mut self,
         shape: &Shape,
@@ -244,7 +244,7 @@ impl<F> Link<F> {
 
     // ---- the queue ---------------------------------------------------------------------------------------------------
 
-    /// Whether the queue takes so much more; an empty one takes any single packet, as it is sent at once.
+    /// Whether the queue has room; an empty one takes any single packet, which is sent at once.
     fn has_room(&self, now: u64, bytes: u64, packets: u64) -> bool {
         if self.params.rate.is_none() || (packets == 1 && self.free_at <= now) {
             return true;
@@ -255,7 +255,7 @@ impl<F> Link<F> {
         }
     }
 
-    /// What the link still has to send at its rate.
+    /// The backlog of the queue in bytes.
     fn queued_bytes(&self, now: u64) -> u64 {
         let rate = u128::from(self.params.rate.unwrap_or(0));
         (u128::from(self.free_at.saturating_sub(now)) * rate / 8_000_000_000) as u64
@@ -268,7 +268,7 @@ impl<F> Link<F> {
         self.counters.queue_peak_bytes = self.counters.queue_peak_bytes.max(self.queued_bytes(now));
     }
 
-    /// Lets the link send so many bytes after all others.
+    /// Schedules the serialisation of so many bytes after all others.
     fn serialise(&mut self, now: u64, bytes: u64) {
         if self.free_at < now {
             (self.free_at, self.carry) = (now, 0);
@@ -280,7 +280,7 @@ impl<F> Link<F> {
         }
     }
 
-    /// Counts those out of the queue whose last packet has left it.
+    /// Removes frames from the queue's count whose last packet has left it.
     fn settle(&mut self, now: u64) {
         while let Some(waiting) = self.line.get(self.departed).filter(|waiting| waiting.departs <= now) {
             self.queued_packets -= u64::from(waiting.packets);
@@ -290,7 +290,7 @@ impl<F> Link<F> {
 
     // ---- the way -----------------------------------------------------------------------------------------------------
 
-    /// Puts a frame, whose last packet leaves the queue at `free_at`, behind all others.
+    /// Appends a frame, whose last packet leaves the queue at `free_at`.
     fn append(&mut self, shape: &Shape, packets: &Range<u32>, frame: F) {
         let (departs, bytes) = (self.free_at, shape.bytes(packets));
         let due = self.due(departs);
@@ -305,13 +305,13 @@ impl<F> Link<F> {
         self.counters.bytes += bytes;
     }
 
-    /// When what departs then arrives: after the delay, and not before what went before.
+    /// Arrival time of a packet that leaves the queue then: after the delay, and not before its predecessors.
     fn due(&mut self, departs: u64) -> u64 {
         let before = self.line.back().map_or(0, |last| last.due);
         before.max(departs + self.wander.advance(departs, &mut self.chance))
     }
 
-    /// Holds one packet back: it takes its turn in the queue, then a quarter of the delay longer than others.
+    /// Reorders one packet: it is serialised in its turn, then delayed by a further quarter of the delay.
     fn hold(&mut self, now: u64, shape: &Shape, packet: &Range<u32>, frame: F) {
         let bytes = shape.bytes(packet);
         self.serialise(now, bytes);
@@ -322,14 +322,14 @@ impl<F> Link<F> {
         self.held.insert(place, (due, frame));
     }
 
-    /// When the next frame arrives.
+    /// Arrival time of the next frame.
     pub fn next_due(&self) -> Option<u64> {
         let (first, held) =
             (self.line.front().map(|first| first.due), self.held.front().map(|(due, _)| *due));
         first.into_iter().chain(held).min()
     }
 
-    /// The next frame that has arrived by `now`.
+    /// The next frame that arrived by `now`.
     pub fn poll_arrived(&mut self, now: u64) -> Option<F> {
         if self.held.front().is_some_and(|(due, _)| *due <= now) {
             return self.held.pop_front().map(|(_, frame)| frame);
@@ -344,7 +344,7 @@ impl<F> Link<F> {
 
     // ---- changes -----------------------------------------------------------------------------------------------------
 
-    /// Takes over what follows from the parameters.
+    /// Derives the internal state from the parameters.
     fn apply(&mut self) {
         let params = &self.params;
         self.limit = params.queue_limit();
@@ -357,7 +357,7 @@ impl<F> Link<F> {
         self.reorder = Runs::random(params.reorder, &mut self.chance);
     }
 
-    /// Gives what is still in the queue its times at the new rate.
+    /// Reschedules the queued frames at the new rate.
     fn reschedule(&mut self, now: u64) {
         (self.free_at, self.carry) = (now, 0);
         let mut before = self.departed.checked_sub(1).map_or(0, |last| self.line[last].due);
@@ -368,7 +368,7 @@ impl<F> Link<F> {
         }
     }
 
-    /// Loses all that waits and is under way.
+    /// Drops all frames, queued or in flight.
     fn clear(&mut self, drop_frame: impl FnMut(F)) {
         let waiting: u64 = self.line.iter().map(|waiting| u64::from(waiting.packets)).sum();
         self.counters.dropped += waiting + self.held.len() as u64;
@@ -378,8 +378,8 @@ impl<F> Link<F> {
     }
 }
 
-/// A delay that wanders between points drawn from `delay` +- `jitter`, slowly enough that nothing is overtaken: two
-/// points differ by at most twice the jitter and lie four times the jitter apart.
+/// A delay that varies between points drawn from `delay` +- `jitter`, slowly enough that packets keep their order:
+/// two points differ by at most twice the jitter and are four times the jitter apart in time.
 #[derive(Debug, Default)]
 struct Wander {
     delay: u64,
@@ -399,7 +399,7 @@ impl Wander {
         (4 * self.jitter).max(MIN_WANDER_NS)
     }
 
-    /// The delay of what departs at `at`, which never goes back.
+    /// The delay of a packet that departs at `at`, which must not decrease.
     fn advance(&mut self, at: u64, chance: &mut Chance) -> u64 {
         let step = self.step();
         if self.jitter > 0 && at >= self.begin + step {
@@ -415,7 +415,7 @@ impl Wander {
         chance.below(2 * self.jitter + 1) as i64 - self.jitter as i64
     }
 
-    /// The delay at a time, as far as the points are drawn.
+    /// The delay at a time within the points drawn so far.
     fn delay_at(&self, at: u64) -> u64 {
         let (step, passed) =
             (i128::from(self.step()), i128::from(at.saturating_sub(self.begin).min(self.step())));
@@ -433,7 +433,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const SECOND: u64 = 1_000_000_000;
 
-    /// A frame in these tests: the packets it holds, by number.
+    /// A frame in these tests: the range of its packets, by number.
     type Frame = Range<u32>;
 
     fn ms(count: u64) -> Duration {
@@ -468,7 +468,7 @@ mod tests {
                 .offer(now, &shape, frame, |frame, part| frame.start + part.start..frame.start + part.end);
         }
 
-        /// All that arrives by `end`, with its time.
+        /// All frames that arrive by `end`, with their times.
         fn arrived(&mut self, end: u64) -> Vec<(u64, Frame)> {
             let mut arrived = Vec::new();
             while let Some(due) = self.link.next_due().filter(|due| *due <= end) {
@@ -542,7 +542,7 @@ mod tests {
         let mut sender = Sender::new(LinkParams { queue, ..at_rate(8 * 1514 * 1000) });
         sender.offer(0, full());
         assert_eq!(sender.link.counters(0).overflowed, 34);
-        // One packet a millisecond leaves the queue.
+        // One packet per millisecond leaves the queue.
         sender.offer(5 * MS, full());
         assert_eq!(sender.link.counters(5 * MS).overflowed, 34 + 39);
         assert_eq!(sender.packets(SECOND).len(), 15);
@@ -576,7 +576,7 @@ mod tests {
         let counters = sender.link.counters(0);
         assert!((350..530).contains(&counters.lost), "{}", counters.lost);
         assert_eq!(counters.lost + counters.packets, 440_000);
-        // Each loss makes two frames of one, unless it took the first or the last packet or two met in one frame.
+        // Each loss splits a frame in two, unless it hit the first or the last packet or two hit the same frame.
         assert!(counters.frames > 10_000 + counters.lost * 8 / 10, "{}", counters.frames);
         let packets = sender.packets(SECOND);
         assert!(packets.is_sorted() && packets.len() as u64 == counters.packets);
@@ -618,7 +618,7 @@ mod tests {
     fn a_new_rate_holds_for_what_waits() {
         let mut sender = Sender::new(LinkParams { delay: ms(1), ..at_rate(8_000_000) });
         (0..10).for_each(|_| sender.offer(0, Shape::single(1000)));
-        // Half a packet is left of the third; it is sent again whole, at ten times the rate.
+        // Half of the third packet is left; it is sent again in full, at ten times the rate.
         sender.link.set(2 * MS + MS / 2, LinkParams { delay: ms(1), ..at_rate(80_000_000) }, drop);
         let dues: Vec<_> = sender.arrived(SECOND).iter().map(|(due, _)| *due).collect();
         assert_eq!(dues[..3], [2 * MS, 3 * MS, 3 * MS + MS / 2 + MS / 10]);

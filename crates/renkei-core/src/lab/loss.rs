@@ -1,8 +1,8 @@
-//! Which packets meet an event, as alternating runs: so many pass, then so many are hit.
+//! Random events on packets, as alternating runs of packets that pass and packets that are hit.
 //!
-//! The length of a run is drawn once, so a packet that is not hit costs one subtraction. Random loss has runs of
-//! one and geometric gaps; bursty loss is Gilbert's two-state chain, whose runs are geometric too.
-//! Source: E. N. Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39, 1960.
+//! The length of a run is drawn once, so a packet that is not hit costs one subtraction. Random loss has runs of one
+//! and geometric gaps; bursty loss is Gilbert's two-state Markov chain, whose runs are geometric too. Source: E. N.
+//! Gilbert, "Capacity of a burst-noise channel", Bell System Technical Journal 39, 1960.
 
 use super::params::Loss;
 use crate::sim::chance::Chance;
@@ -10,11 +10,11 @@ use crate::sim::chance::Chance;
 /// A sequence of packets that pass and packets that are hit.
 #[derive(Clone, Debug)]
 pub struct Runs {
-    /// Probability that a run of passing packets ends after one more.
+    /// Probability that a run of passing packets ends at the next one.
     enter: f64,
     /// The same for a run of hit packets.
     leave: f64,
-    /// Passing packets there are at least between two runs of hits.
+    /// Minimum number of passing packets between two runs of hits.
     least: u64,
     pass: u64,
     hit: u64,
@@ -26,7 +26,7 @@ impl Runs {
         Runs::begin(share, 1.0, 0, chance)
     }
 
-    /// Hits as `loss` says.
+    /// Hits packets according to a loss model.
     pub fn of_loss(loss: Loss, chance: &mut Chance) -> Runs {
         match loss {
             Loss::None => Runs::random(0.0, chance),
@@ -54,13 +54,13 @@ impl Runs {
         self.hit == 0 && self.pass >= packets
     }
 
-    /// Takes the next packets, none of which is hit.
+    /// Consumes the next packets, none of which is hit.
     pub fn skip(&mut self, packets: u64) {
         debug_assert!(self.is_clear(packets));
         self.pass = self.pass.saturating_sub(packets);
     }
 
-    /// Takes the next packet; true if it is hit.
+    /// Consumes the next packet; true if it is hit.
     pub fn next_hit(&mut self, chance: &mut Chance) -> bool {
         if self.hit == 0 && self.pass > 0 {
             self.pass -= 1;
@@ -77,12 +77,12 @@ impl Runs {
     }
 }
 
-/// How many times in a row something of probability `share` does not happen.
+/// Draws from a geometric distribution: how often in a row an event of probability `share` does not occur.
 fn geometric(share: f64, chance: &mut Chance) -> u64 {
     if share >= 1.0 {
         return 0;
     }
-    // Above 0 and at most 1, with the 53 bits a double holds.
+    // Uniform above 0 and at most 1, with the 53 bits of a double's mantissa.
     let uniform = ((chance.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64;
     // A cast of a float saturates, so a tiny share gives a very long run.
     (uniform.ln() / (-share).ln_1p()) as u64
@@ -111,7 +111,7 @@ mod tests {
         for share in [0.001, 0.01, 0.2] {
             let (found, burst) = measure(Loss::Random(share));
             assert!((found - share).abs() < 5.0 * (share / 1e6).sqrt(), "{found} instead of {share}");
-            // By chance alone runs have the mean length 1 / (1 - share).
+            // Without memory, runs of hits have the mean length 1 / (1 - share).
             assert!((burst - 1.0 / (1.0 - share)).abs() < 0.05, "runs of {burst} at {share}");
         }
     }

@@ -1,11 +1,11 @@
-//! The rules of an emulated link: what happens to a frame between two sites, on a virtual clock.
+//! The emulation of a link: the fate of a frame between two sites, on a virtual clock.
 //!
-//! A frame meets, in this order: random or bursty [`loss`], the drop-tail queue, serialisation at the link's rate,
-//! delay with jitter, and now and then a hold that lets later ones overtake it ([`link`]). Senders hand over up to
-//! 64 KB at once, to be cut into packets later ([`segment`]); a frame is cut here only where a loss, an overflow or
-//! a low rate makes it necessary, so that its packets fare as they would one by one.
+//! A frame passes, in this order: random or bursty [`loss`], the drop-tail queue, serialisation at the link's rate,
+//! delay with jitter, and occasional reordering ([`link`]). Senders hand over up to 64 KB at once, to be segmented
+//! later ([`segment`]); a frame is split here only where a loss, an overflow or a low rate makes it necessary, so
+//! that its packets fare as they would one by one.
 //!
-//! Nothing here reads a clock or draws from anything but a seed: times are nanoseconds since the wire began.
+//! Nothing here reads a clock, and all randomness comes from a seed: times are nanoseconds since the wire started.
 
 pub mod link;
 pub mod loss;

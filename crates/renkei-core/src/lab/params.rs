@@ -1,12 +1,12 @@
-//! What can be set on a directed link, with its limits.
+//! The parameters of a directed link, with their limits.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Smallest queue a link gets when none is asked for: a second of 8 Mbit/s.
+/// Minimum default queue: a second of 8 Mbit/s.
 const MIN_QUEUE_BYTES: u64 = 1_000_000;
 
-/// Longest delay and jitter a link may have.
+/// Maximum delay and jitter of a link.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// The properties of one direction of a link.
@@ -16,26 +16,26 @@ pub struct LinkParams {
     pub rate: Option<u64>,
     /// One-way delay.
     pub delay: Duration,
-    /// The delay wanders by up to so much either way, in order.
+    /// Jitter: the delay varies by up to this much either way, without reordering.
     pub jitter: Duration,
-    /// Which packets are lost.
+    /// Packet loss.
     pub loss: Loss,
-    /// What may wait for its turn; `None` is rate x 2 x delay, at least 1 MB. Without a rate nothing waits.
+    /// Queue limit; `None` is rate x 2 x delay, at least 1 MB. Without a rate there is no queue.
     pub queue: Option<Queue>,
-    /// Share of packets that are held back so that later ones overtake them, 0 to 1.
+    /// Share of packets that are delayed so that later ones overtake them, 0 to 1.
     pub reorder: f64,
-    /// A link that is down loses everything, also what is under way.
+    /// Whether the link is up; when it goes down it loses everything, also packets in flight.
     pub up: bool,
 }
 
-/// Which packets a link loses.
+/// Loss model of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Loss {
     /// None.
     None,
-    /// Each one with this probability.
+    /// Each packet independently with this probability.
     Random(f64),
-    /// Runs of packets (Gilbert's model; as netem's `gemodel p r` with share p / (p + r) and burst 1 / r).
+    /// Bursts of packets (Gilbert's model; as netem's `gemodel p r` with share p / (p + r) and burst 1 / r).
     Bursty {
         /// Share of packets lost, 0 to 1.
         share: f64,
@@ -44,12 +44,12 @@ pub enum Loss {
     },
 }
 
-/// How much may wait for its turn; what comes when the queue is full is dropped.
+/// Limit of the drop-tail queue; packets beyond it are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Queue {
-    /// So many bytes.
+    /// Limit in bytes.
     Bytes(u64),
-    /// So many packets.
+    /// Limit in packets.
     Packets(u32),
 }
 
@@ -69,7 +69,7 @@ impl Default for LinkParams {
 }
 
 impl LinkParams {
-    /// The queue in force: the one asked for, or the default.
+    /// The effective queue limit: the configured or the default one.
     pub fn queue_limit(&self) -> Queue {
         self.queue.unwrap_or_else(|| {
             let bits = u128::from(self.rate.unwrap_or(0)) * 2 * self.delay.as_nanos() / 1_000_000_000;
@@ -78,7 +78,7 @@ impl LinkParams {
         })
     }
 
-    /// Says what is wrong with the values, if anything.
+    /// Validates the parameters.
     ///
     /// # Errors
     /// A sentence that names the field and its limits.

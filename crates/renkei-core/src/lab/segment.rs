@@ -1,9 +1,10 @@
-//! Frames that stand for many packets: how many, how long on the wire, and how to cut some of them out.
+//! Offloaded frames that stand for many packets: their number, their length on the wire, and cutting out some of
+//! them.
 //!
-//! A buffer is what a TAP device with `IFF_VNET_HDR` gives: the ten bytes of `virtio_net_hdr` (native byte order), then
-//! the Ethernet frame. With TCP or UDP segmentation offload the frame has one set of headers and the payload of
-//! many packets, `gso_size` bytes in each but the last; its checksum holds only the pseudo header's sum. A piece cut
-//! out is a correct frame of the same kind. Source: virtio 1.2, 5.1.6.2; RFC 9293; RFC 791; RFC 3168 (CWR).
+//! A buffer is as read from a TAP device with `IFF_VNET_HDR`: the ten bytes of `virtio_net_hdr` (native byte order),
+//! then the Ethernet frame. With TCP or UDP segmentation offload the frame has one set of headers and the payload of
+//! many packets, `gso_size` bytes in each but the last; its checksum field holds only the pseudo header's sum. A part
+//! cut out is a valid frame of the same kind. Source: virtio 1.2, 5.1.6.2; RFC 9293; RFC 791; RFC 3168 (CWR).
 
 use std::ops::Range;
 
@@ -27,31 +28,31 @@ const UDP: u8 = 17;
 const FIN_AND_PUSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// What a frame is as packets on the wire.
+/// The packets on the wire that a frame stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How many packets, at least one.
+    /// Number of packets, at least one.
     pub segments: u32,
     /// Headers of each packet, from Ethernet on.
     headers: u32,
     /// Payload of each packet but the last.
     size: u32,
-    /// Payload of all.
+    /// Total payload.
     payload: u32,
 }
 
 impl Shape {
-    /// A packet of so many bytes from Ethernet on.
+    /// A single packet of `bytes` bytes from Ethernet on.
     pub fn single(bytes: u32) -> Shape {
         Shape { segments: 1, headers: 0, size: bytes, payload: bytes }
     }
 
-    /// Packets with so many bytes of headers each, that share `payload` in parts of `size`, which is not 0.
+    /// Packets with `headers` bytes of headers each, that share `payload` in parts of `size`, which must not be 0.
     pub fn many(headers: u32, size: u32, payload: u32) -> Shape {
         Shape { segments: payload.div_ceil(size).max(1), headers, size, payload }
     }
 
-    /// Reads the shape of a buffer; `None` if it is not a frame this module understands.
+    /// Parses the shape of a buffer; `None` if it is not a frame this module understands.
     pub fn parse(buffer: &[u8]) -> Option<Shape> {
         let frame = buffer.get(VNET_HEADER..).filter(|frame| frame.len() >= ETHERNET)?;
         if buffer[1] & !GSO_ECN == 0 {
@@ -86,13 +87,13 @@ impl Shape {
     }
 }
 
-/// Where the headers of an offloaded frame end, from Ethernet on.
+/// End of the headers of an offloaded frame, from Ethernet on.
 fn headers_end(buffer: &[u8]) -> Option<usize> {
     let transport = usize::from(native(buffer, 6));
     let known = [(GSO_TCP4, IPV4), (GSO_TCP6, IPV6), (GSO_UDP, IPV4), (GSO_UDP, IPV6)];
     let kind = big(buffer, VNET_HEADER + 12);
     let is_known = known.contains(&(buffer[1] & !GSO_ECN, kind));
-    // A header of IPv4 has at least 20 bytes, one of IPv6 40, of TCP 20 and of UDP 8.
+    // Minimum header lengths: IPv4 20 bytes, IPv6 40, TCP 20 and UDP 8.
     let least = ETHERNET + if kind == IPV6 { 40 } else { 20 };
     if !is_known || buffer[0] & NEEDS_CHECKSUM == 0 || transport < least {
         return None;
@@ -105,7 +106,7 @@ fn headers_end(buffer: &[u8]) -> Option<usize> {
     (buffer.len() > VNET_HEADER + end && length >= 8).then_some(end)
 }
 
-/// Appends to `out` the buffer that holds only these packets of `buffer`, whose shape is `shape`.
+/// Writes to `out` a buffer with only these packets of `buffer`, whose shape is `shape`.
 pub fn cut(buffer: &[u8], shape: &Shape, packets: Range<u32>, out: &mut Vec<u8>) {
     let headers = VNET_HEADER + shape.headers as usize;
     let payload = shape.payload_of(&packets);
@@ -117,7 +118,7 @@ pub fn cut(buffer: &[u8], shape: &Shape, packets: Range<u32>, out: &mut Vec<u8>)
     }
 }
 
-/// Makes the copied headers those of these packets.
+/// Adjusts the copied headers to these packets.
 fn mend(out: &mut [u8], shape: &Shape, packets: &Range<u32>) {
     let gso = out[1] & !GSO_ECN;
     let transport = VNET_HEADER + usize::from(native(out, 6));
@@ -133,7 +134,7 @@ fn mend(out: &mut [u8], shape: &Shape, packets: &Range<u32>) {
 
 fn mend_vnet(out: &mut [u8], packets: &Range<u32>) {
     if packets.len() == 1 {
-        // No type, no size, and no header length, which is a hint for offloading.
+        // Clear the type, the size and the header length, which is only a hint for offloading.
         out[1..6].fill(0);
     } else if packets.start > 0 {
         out[1] &= !GSO_ECN;
@@ -174,7 +175,7 @@ fn pseudo_sum(out: &[u8], transport: usize, protocol: u8) -> u16 {
     fold(sum(&out[addresses]) + length + u64::from(protocol))
 }
 
-/// The sum of 16-bit words the Internet checksum is made of; an odd length is padded.
+/// The sum of 16-bit words of the Internet checksum; an odd length is padded.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|word| u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]))).sum()
 }
@@ -205,7 +206,7 @@ mod tests {
 
     const SIZE: usize = 1448;
 
-    /// The parts of a frame of offloaded TCP.
+    /// The parts of an offloaded TCP frame.
     struct Sent {
         ipv6: bool,
         options: usize,
@@ -221,7 +222,7 @@ mod tests {
             VNET_HEADER + ETHERNET + if self.ipv6 { 40 } else { 20 }
         }
 
-        /// The buffer as the kernel would give it, with FIN, PSH, ACK and CWR.
+        /// The buffer as the kernel would produce it, with FIN, PSH, ACK and CWR.
         fn buffer(&self) -> Vec<u8> {
             let (transport, headers) = (self.transport(), self.transport() + 20 + self.options);
             let mut out = vec![0; headers];
@@ -267,7 +268,7 @@ mod tests {
         out
     }
 
-    /// Whether the IPv4 header's checksum is right.
+    /// Whether the IPv4 header's checksum is correct.
     fn ip_is_right(buffer: &[u8]) -> bool {
         fold(sum(&buffer[VNET_HEADER + ETHERNET..VNET_HEADER + ETHERNET + 20])) == 0xffff
     }
@@ -346,7 +347,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a frame is cut, the pieces hold its payload once.
+        /// However a frame is cut, the parts contain its payload exactly once.
         #[test]
         fn pieces_make_up_the_whole(payload in 1usize..60_000, ipv6: bool, at in 0u32..45) {
             let sent = Sent::new(ipv6, payload);

@@ -6,43 +6,43 @@
 //!     |  +-- due, released --+   +------ on request ----> paused, cancelled
 //!     +------- waiting <-- for now
 //! ```
-//! Guarantees: a transfer runs only after it was queued, so a caller that keeps the job in one place starts it once; it
-//! is done only when an attempt ended well; what was found at the destination is never decided anew; a restart loses
-//! nothing of an attempt but the attempt.
+//! Guarantees: a transfer runs only after it was queued, so a caller that keeps the job in one place starts it once;
+//! it is done only when an attempt succeeded; the kind of the destination is determined only once; a restart loses
+//! nothing but the running attempt.
 
 use crate::error::{Code, Error, Retry};
 use crate::wire::message::{Found, Summary};
 use serde::{Deserialize, Serialize};
 
-/// First pause after a failure that may pass; doubles with each one in a row.
+/// First backoff after a transient error; doubles with each consecutive failure.
 const FIRST_PAUSE_MS: u64 = 1000;
-/// Longest pause.
+/// Maximum backoff.
 const MAX_PAUSE_MS: u64 = 5 * 60 * 1000;
 
-/// Where a transfer stands.
+/// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Ready; runs as soon as there is room.
+    /// Ready; runs as soon as the limits allow.
     Queued,
-    /// Not ready; the reason says for what it waits.
+    /// Not ready; the reason says why.
     Waiting,
-    /// An attempt is under way.
+    /// An attempt is running.
     Running,
-    /// Held back on request.
+    /// Paused on request.
     Paused,
     /// Everything is at the destination, durable and verified.
     Done,
-    /// Given up; the reason says why.
+    /// Permanently failed; see the reason.
     Failed,
-    /// Given up on request.
+    /// Cancelled on request.
     Cancelled,
     /// Some files failed; all others are at the destination, durable and verified.
     Partial,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 8] = [
         State::Queued,
         State::Waiting,
@@ -54,7 +54,7 @@ impl State {
         State::Partial,
     ];
 
-    /// Whether nothing happens any more unless somebody asks for it.
+    /// Whether it is a final state, left only on request.
     pub fn is_end(self) -> bool {
         matches!(self, State::Done | State::Failed | State::Cancelled | State::Partial)
     }
@@ -79,106 +79,106 @@ impl State {
     }
 }
 
-/// What shall become of a transfer whose attempt is being stopped.
+/// The state to take when the attempt being stopped has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Requested {
-    /// Hold it back.
+    /// Pause it.
     Pause,
-    /// Give it up.
+    /// Cancel it.
     Cancel,
-    /// Give it up: its deadline passed.
+    /// Fail it: its deadline passed.
     GiveUp,
 }
 
-/// What a user may ask for.
+/// A change that a user may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Give it up.
+    /// Cancel it.
     Cancel,
-    /// Hold it back.
+    /// Pause it.
     Pause,
-    /// Let one that was held back go on.
+    /// Resume a paused one.
     Resume,
-    /// Try again now, also one that was given up.
+    /// Retry now, also after it failed or was cancelled.
     Retry,
 }
 
-/// What happens to a transfer.
+/// Events of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An attempt begins.
+    /// An attempt started.
     Begun,
-    /// This is what the destination is.
+    /// The kind of the destination was determined.
     Found(Found),
-    /// The attempt ended; `further` if it got beyond those before it.
+    /// The attempt ended; `further` if it made progress.
     Ended {
-        /// How.
+        /// The outcome.
         outcome: Result<Summary, Error>,
         /// Whether it finished a file or sent a block.
         further: bool,
     },
-    /// The attempt's credential has expired, and no other will do until somebody renews it.
+    /// The attempt's credential expired, and there is no other until the owner renews it.
     NoCredential(Error),
-    /// The PoP stopped or was killed in the middle of the attempt.
+    /// The PoP stopped or was killed during the attempt.
     Interrupted,
-    /// It cannot run now, though it is ready: it is looked at again then.
+    /// It is ready but cannot run now; it is tried again later.
     Held {
-        /// Why.
+        /// The reason.
         reason: Error,
-        /// When.
+        /// The time of the next try.
         next_ms: u64,
     },
-    /// The time it waited for has come.
+    /// The backoff expired.
     Due,
-    /// A transfer it waits for is done.
+    /// A dependency is done.
     Released,
-    /// A transfer it waits for was given up.
+    /// A dependency failed.
     Abandoned(Error),
-    /// What it was to send is gone for good.
+    /// Its data to send is permanently lost.
     Lost(Error),
-    /// Its deadline has passed.
+    /// Its deadline passed.
     Overdue,
-    /// It has a fresh credential.
+    /// Its credential was renewed.
     Renewed,
-    /// Somebody asks.
+    /// A user requests a change.
     Asked {
-        /// For what.
+        /// The change.
         change: Change,
-        /// The deadline of a new beginning.
+        /// The deadline in case of a retry.
         deadline_ms: u64,
     },
 }
 
-/// Where one transfer stands. Times are milliseconds since 1970.
+/// A queued transfer. Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// The state.
     pub state: State,
-    /// Why it waits, or why it failed; of a queued one the last failure.
+    /// The error it waits or failed with; of a queued one the last failure.
     pub reason: Option<Error>,
-    /// When it is looked at again; `None` if not by time.
+    /// The time of the next try; `None` if it does not wait for a time.
     pub next_ms: Option<u64>,
     /// Attempts begun.
     pub attempts: u32,
-    /// Attempts in a row that failed and got no further.
+    /// Consecutive attempts that failed without progress.
     pub in_vain: u32,
-    /// When it is given up.
+    /// Its deadline.
     pub deadline_ms: u64,
-    /// What the destination was found to be, before anything ran.
+    /// The kind of the destination before the first attempt changed anything.
     pub found: Option<Found>,
-    /// What was asked for while an attempt runs.
+    /// The state requested while an attempt runs.
     pub wish: Option<Requested>,
-    /// Transfers it still waits for.
+    /// Dependencies that are not done yet.
     pub needs: u32,
     /// When it ended.
     pub ended_ms: Option<u64>,
-    /// What was done at the destination, without the list of failures.
+    /// The result, without the list of failures.
     pub summary: Option<Summary>,
 }
 
 impl Job {
-    /// A transfer just handed in, that waits for `needs` others.
+    /// A newly submitted transfer with `needs` dependencies.
     pub fn submitted(needs: u32, deadline_ms: u64) -> Self {
         Job {
             state: if needs == 0 { State::Queued } else { State::Waiting },
@@ -195,10 +195,10 @@ impl Job {
         }
     }
 
-    /// Takes an event.
+    /// Applies an event.
     ///
     /// # Errors
-    /// `ChangeRefused` if it does not fit the state; nothing changed then.
+    /// `ChangeRefused` if it is not valid in this state; nothing is changed then.
     pub fn handle(&mut self, event: Event, now_ms: u64) -> Result<(), Error> {
         match event {
             Event::Begun => self.begin(),
@@ -227,7 +227,7 @@ impl Job {
         })
     }
 
-    /// The first answer stays: a directory that an attempt made must not be taken for one that was there.
+    /// Only the first answer counts: a directory made by an attempt must not be taken for an existing one.
     fn find(&mut self, found: Found) -> Result<(), Error> {
         self.only_if(self.state == State::Running, "note the destination", |course| {
             course.found.get_or_insert(found);
@@ -244,7 +244,7 @@ impl Job {
             self.in_vain = 0;
         }
         match outcome {
-            // Done is done, whatever was asked for meanwhile.
+            // A success stands, whatever was requested meanwhile.
             Ok(summary) => self.only_if(self.state == State::Running, "end", |course| {
                 let state = state_after(&summary);
                 let reason = partial_failure(&summary);
@@ -255,7 +255,7 @@ impl Job {
         }
     }
 
-    /// Ends the attempt as was asked for meanwhile, else as `otherwise` says.
+    /// Ends the attempt in the requested state, if any, otherwise with `otherwise`.
     fn end_running(&mut self, now_ms: u64, otherwise: impl FnOnce(&mut Self)) -> Result<(), Error> {
         self.only_if(self.state == State::Running, "end", |course| match course.wish.take() {
             Some(Requested::Pause) => course.state = State::Paused,
@@ -308,7 +308,7 @@ impl Job {
         })
     }
 
-    /// An attempt that runs finds out by itself.
+    /// A running attempt detects the loss itself.
     fn lose(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
         let may = !self.state.is_end() && self.state != State::Running;
         self.only_if(may, "give up", |course| course.end(State::Failed, Some(error), now_ms))
@@ -329,7 +329,7 @@ impl Job {
         self.end(State::Failed, Some(error), now_ms);
     }
 
-    /// What waits for a credential goes on.
+    /// A transfer that waits for a credential is queued again.
     fn renew(&mut self) -> Result<(), Error> {
         self.only_if(!self.state.is_end(), "renew", |course| {
             if course.state == State::Waiting && course.needs == 0 && course.next_ms.is_none() {
@@ -370,7 +370,7 @@ impl Job {
     fn resume(&mut self) -> Result<(), Error> {
         let pausing = self.state == State::Running && self.wish == Some(Requested::Pause);
         self.only_if(self.state == State::Paused || pausing, "resume", |course| match course.needs {
-            // The attempt is stopped already; it is queued again when it has ended.
+            // The attempt is already being stopped; it is queued again when it has ended.
             _ if pausing => course.wish = None,
             0 => course.queue(),
             _ => course.state = State::Waiting,
@@ -396,7 +396,7 @@ impl Job {
     }
 }
 
-/// What a transfer is that went to its end.
+/// The state after a completed attempt.
 fn state_after(summary: &Summary) -> State {
     match summary.failed {
         0 => State::Done,
@@ -405,12 +405,12 @@ fn state_after(summary: &Summary) -> State {
     }
 }
 
-/// Why a transfer that went to its end is not done, if files failed.
+/// The error of a completed attempt in which files failed.
 fn partial_failure(summary: &Summary) -> Option<Error> {
     let whole = summary.files + summary.dirs + summary.links == 0 && summary.failed == 1;
     match summary.failures.first() {
         _ if summary.failed == 0 => None,
-        // The one thing that was to be copied: its own failure says it best.
+        // For a transfer of a single entry, the error of that entry is the best one.
         Some(only) if whole => Some(only.error.clone()),
         _ => {
             let cause = format!("{} failed", summary.failed);
@@ -419,14 +419,14 @@ fn partial_failure(summary: &Summary) -> Option<Error> {
     }
 }
 
-/// Whether the same attempt may work later by itself. Who copies by hand is told at once that the target is full; a
-/// transfer has until its deadline for somebody to make room, or for a machine that has just booted to learn the time.
+/// Whether an error is transient for a queued transfer. An interactive copy fails at once when the target is full; a
+/// queued one has until its deadline for space to be freed, or for a freshly booted machine's clock to be set.
 fn may_pass(error: &Error) -> bool {
     error.retry() == Retry::Later
         || matches!(error.code, Code::NoSpace | Code::QuotaExceeded | Code::ClockSkew)
 }
 
-/// The pause after so many attempts in vain.
+/// The backoff after this many attempts without progress.
 pub(super) fn pause_ms(in_vain: u32) -> u64 {
     FIRST_PAUSE_MS.saturating_mul(1 << in_vain.min(20)).min(MAX_PAUSE_MS)
 }
@@ -453,7 +453,7 @@ mod tests {
         Event::Asked { change, deadline_ms: 2 * END }
     }
 
-    /// The state after events, one a millisecond; those that do not fit are refused.
+    /// The state after events, one per millisecond, all of which are valid.
     fn after(events: impl IntoIterator<Item = Event>) -> Job {
         let mut course = Job::submitted(0, END);
         for (event, now) in events.into_iter().zip(1..) {

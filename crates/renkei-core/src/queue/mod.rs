@@ -1,8 +1,8 @@
-//! The rules of the durable queue: what happens to a transfer that was handed in, and which one runs next.
+//! The rules of the durable queue: the state of each submitted transfer, and the scheduling.
 //!
-//! [`job`] is the state machine of one transfer, from submission to its end; [`schedule`] picks among those that
-//! are ready. Both get the time as an argument and keep nothing of their own: whoever calls them keeps the course in
-//! a database and starts what was picked.
+//! [`job`] is the state machine of one transfer, from submission to its end; [`schedule`] picks among those that are
+//! ready. Both get the time as an argument and persist nothing: the caller keeps the job in a database and starts the
+//! picked one.
 
 pub mod job;
 pub mod schedule;

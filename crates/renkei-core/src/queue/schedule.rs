@@ -1,61 +1,61 @@
-//! Which transfer runs next.
+//! Scheduling: the transfer that runs next.
 //!
-//! Users share the PoP: the one with the fewest running transfers comes next, of equals the one who was served
-//! longest ago. Within a user the highest priority goes first, then the oldest. No more run at a time than the limits
-//! allow in all, for one user, and over one link. A link over which nothing could be reached rests for a while, so
-//! that a thousand transfers to a site that is down cost one attempt now and then.
+//! Users share the PoP fairly: the one with the fewest running transfers comes next, of equals the one served longest
+//! ago. Within a user the highest priority goes first, then the oldest. Concurrency is limited in total, per user and
+//! per link. A link whose peer was unreachable is in backoff, so that a thousand transfers to a site that is down
+//! cost one attempt per interval.
 
 use super::job::pause_ms;
 use crate::path::SiteName;
 use std::collections::HashMap;
 
-/// The way bytes go: from a site to a site.
+/// A link: the direction of data between two sites.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Link {
-    /// Where they come from.
+    /// The sending site.
     pub from: SiteName,
-    /// Where they go to.
+    /// The receiving site.
     pub to: SiteName,
 }
 
-/// How many run at a time.
+/// Limits of concurrency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// In total.
     pub all: usize,
-    /// Of one user.
+    /// Per user.
     pub user: usize,
-    /// Over one link.
+    /// Per link.
     pub link: usize,
 }
 
-/// The transfer that is first in its lane: of one user over one link.
+/// The first transfer of a lane, that is of one user over one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Whose it is.
+    /// Its owner's principal.
     pub owner: String,
-    /// Where it goes.
+    /// Its link.
     pub link: Link,
-    /// More is sooner.
+    /// Higher runs earlier.
     pub priority: i64,
-    /// When it was handed in.
+    /// When it was submitted.
     pub submitted_ms: u64,
 }
 
-/// What runs now, and what was served when.
+/// Running transfers, and the order in which users were served.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     running: usize,
     users: HashMap<String, usize>,
     links: HashMap<Link, usize>,
     served: HashMap<String, u64>,
-    /// Until when, and after how many failures in a row.
+    /// Links in backoff: end of the backoff, and number of consecutive failures.
     rests: HashMap<Link, (u64, u32)>,
     turn: u64,
 }
 
 impl Load {
-    /// How many run.
+    /// Number of running transfers.
     pub fn running(&self) -> usize {
         self.running
     }
@@ -68,12 +68,12 @@ impl Load {
             && self.rests_until(link, now_ms).is_none()
     }
 
-    /// Until when a link rests, if it does.
+    /// End of a link's backoff, if it is in one.
     pub fn rests_until(&self, link: &Link, now_ms: u64) -> Option<u64> {
         self.rests.get(link).map(|(until, _)| *until).filter(|until| *until > now_ms)
     }
 
-    /// The first of `heads` to start now.
+    /// The index in `heads` of the transfer to start now.
     pub fn pick(&self, heads: &[Head], limits: Limits, now_ms: u64) -> Option<usize> {
         let order = |head: &Head| {
             let running = self.users.get(&head.owner).copied().unwrap_or(0);
@@ -85,7 +85,7 @@ impl Load {
         may.min_by_key(|(_, head)| order(head)).map(|(at, _)| at)
     }
 
-    /// A transfer starts.
+    /// A transfer started.
     pub fn start(&mut self, owner: &str, link: &Link) {
         self.turn += 1;
         self.running += 1;
@@ -94,24 +94,24 @@ impl Load {
         self.served.insert(owner.into(), self.turn);
     }
 
-    /// A transfer has ended.
+    /// A transfer ended.
     pub fn end(&mut self, owner: &str, link: &Link) {
         self.running = self.running.saturating_sub(1);
         take_one(&mut self.users, owner);
         take_one(&mut self.links, link);
     }
 
-    /// Nothing could be reached over this link: it rests, each time longer.
+    /// The peer of this link was unreachable: starts a backoff, longer each time.
     pub fn rest(&mut self, link: &Link, now_ms: u64) {
         let (until, failures) = self.rests.entry(link.clone()).or_default();
-        // Attempts that began together count once.
+        // Concurrent attempts count once.
         if *until <= now_ms {
             *until = now_ms + pause_ms(*failures);
             *failures += 1;
         }
     }
 
-    /// The link works.
+    /// The link works: ends its backoff.
     pub fn wake(&mut self, link: &Link) {
         self.rests.remove(link);
     }
@@ -144,7 +144,7 @@ mod tests {
         Head { owner: owner.into(), link: link("kek", to), priority, submitted_ms }
     }
 
-    /// Starts what is picked again and again.
+    /// Picks and starts repeatedly.
     fn starts(load: &mut Load, heads: &[Head], limits: Limits) -> Vec<usize> {
         let mut picked = Vec::new();
         while let Some(at) = load.pick(heads, limits, 0) {

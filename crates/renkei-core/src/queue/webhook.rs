@@ -1,33 +1,34 @@
-//! Webhook addresses: which ones are allowed, and when a delivery is tried again.
+//! Webhook URLs: the allowed ones, and the retries of a delivery.
 //!
-//! A user names an address and the PoP connects to it, so an administrator allows some: by prefixes that are compared
-//! part by part. An address that a server may parse differently than it is compared here is refused.
+//! Users choose the URL that the PoP connects to, so an administrator has to allow it (against SSRF), by prefixes
+//! that are compared component by component. A URL that a server may parse differently than it is compared here is
+//! refused.
 
 use super::job::pause_ms;
 
-/// Longest address.
+/// Longest URL.
 pub const MAX_ADDRESS_BYTES: usize = 2048;
-/// How long it is tried to tell an end.
+/// How long a delivery is retried.
 const TRIED_FOR_MS: u64 = 24 * 3600 * 1000;
 
-/// An address of `http` or `https`.
+/// An `http` or `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Whether the connection is encrypted and the server proves its name.
+    /// Whether it uses TLS with server authentication.
     pub https: bool,
-    /// Name or number of the host; an IPv6 number without brackets.
+    /// Host name or address; an IPv6 address without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The path with what follows it, from its slash on.
+    /// The path with the query, from its first slash on.
     pub path: String,
 }
 
 impl Address {
-    /// Reads an address.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A text that says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_ADDRESS_BYTES {
             return Err(format!("longer than {MAX_ADDRESS_BYTES} bytes"));
@@ -44,7 +45,7 @@ impl Address {
         Ok(Address { https, host, port, path: path.into() })
     }
 
-    /// Whether it is what `prefix` allows: the same server, and a path below the prefix's.
+    /// Whether it is allowed by `prefix`: the same server, and a path below the prefix's.
     pub fn is_within(&self, prefix: &Address) -> bool {
         let server = |address: &Address| (address.https, address.host.to_ascii_lowercase(), address.port);
         let Some(rest) = self.path.strip_prefix(prefix.path.as_str()) else { return false };
@@ -52,7 +53,7 @@ impl Address {
         server(self) == server(prefix) && whole
     }
 
-    /// The host and, where it is not the usual one, the port: as in an HTTP request.
+    /// The host and, if not the default, the port, as in an HTTP request.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.https, self.port) {
@@ -83,7 +84,7 @@ fn parse_authority(text: &str, usual: u16) -> Result<(String, u16), String> {
     }
 }
 
-/// Refuses what could end a line of the request, and what a server may read as another path.
+/// Refuses a path that could inject a line into the request, or that a server may resolve differently.
 fn check_path(path: &str) -> Result<(), String> {
     if let Some(odd) = path.chars().find(|c| !c.is_ascii_graphic() || "\"<>\\^`{|}#".contains(*c)) {
         return Err(format!("{odd:?} does not belong in an address; write it as %XX"));
@@ -95,7 +96,7 @@ fn check_path(path: &str) -> Result<(), String> {
     if climbs { Err("a path with `.`, `..` or encoded slashes".into()) } else { Ok(()) }
 }
 
-/// When an end is told again after so many failures, or that it is given up.
+/// The time of the next delivery attempt after this many failures; `None` when retries are exhausted.
 pub fn next_try_ms(since_ms: u64, now_ms: u64, failures: u32) -> Option<u64> {
     let next = now_ms + pause_ms(failures.saturating_sub(1));
     (next <= since_ms + TRIED_FOR_MS).then_some(next)

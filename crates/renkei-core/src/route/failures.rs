@@ -1,21 +1,21 @@
-//! What failed a moment ago: such a way is tried last.
+//! Recent failures of ways: a way that failed is tried last.
 
 use super::Way;
 use crate::path::SiteName;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a failure counts.
+/// How long a failure is remembered.
 const REMEMBERED: Duration = Duration::from_secs(120);
-/// Failures remembered at most; the oldest go first.
+/// Most failures remembered; the oldest are evicted first.
 const MAX_REMEMBERED: usize = 1024;
 
-/// Ways that failed, with the moment of the last time, counted from any fixed one.
+/// Ways that failed, with the time of the last failure, relative to any fixed point.
 #[derive(Debug, Default)]
 pub struct Failures(HashMap<(SiteName, Way), Duration>);
 
 impl Failures {
-    /// Notes that a way to a site failed.
+    /// Records that a way to a site failed.
     pub fn note(&mut self, site: &SiteName, way: &Way, now: Duration) {
         self.0.retain(|_, at| now.saturating_sub(*at) < REMEMBERED);
         if self.0.len() >= MAX_REMEMBERED
@@ -26,12 +26,12 @@ impl Failures {
         self.0.insert((site.clone(), way.clone()), now);
     }
 
-    /// Forgets it: the way works.
+    /// Forgets a failure: the way works.
     pub fn clear(&mut self, site: &SiteName, way: &Way) {
         self.0.remove(&(site.clone(), way.clone()));
     }
 
-    /// How long ago the way failed, if that still counts.
+    /// Time since the way failed, if that is still remembered.
     pub fn since(&self, site: &SiteName, way: &Way, now: Duration) -> Option<Duration> {
         let at = self.0.get(&(site.clone(), way.clone()))?;
         Some(now.saturating_sub(*at)).filter(|since| *since < REMEMBERED)

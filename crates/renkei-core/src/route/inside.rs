@@ -1,9 +1,9 @@
-//! Addresses that belong to the inside of a site: a PoP must not be led to them by what others say.
+//! Addresses inside a site's network: a PoP must not connect to them on behalf of others (against SSRF).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is no address of the public network: this machine, the local link, private networks, and what embeds
-/// one of these (RFC 1918, 3927, 4193, 4291, 6052, 6598).
+/// Whether an address is not a public one: loopback, link-local, private networks, and addresses that embed one of
+/// these (RFC 1918, 3927, 4193, 4291, 6052, 6598).
 pub fn is_inside(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_inside_v4(address),
@@ -34,7 +34,7 @@ fn is_inside_v6(address: Ipv6Addr) -> bool {
         let ([a, b], [c, d]) = (second.to_be_bytes(), third.to_be_bytes());
         is_inside_v4(Ipv4Addr::new(a, b, c, d))
     };
-    // All of ::/96 is no address of a host.
+    // No address in ::/96 belongs to a host.
     address.segments()[..6] == [0; 6]
         || address.is_multicast()
         || first & 0xfe00 == 0xfc00

@@ -1,8 +1,8 @@
-//! Which ways lead to a site: from what can reach what, in the order to try them, each with its reason.
+//! Route selection: the ways to a site, in the order to try them, each with its reason.
 //!
-//! Whoever wants to reach a site knows its card (endpoints, the PoPs it keeps lines to), the lines that lead here, the
-//! PoP of its own site, what the administrator pinned or forbade, and what failed a moment ago. [`plan`] puts this
-//! together; [`Failures`] remembers. Both know neither clock nor network.
+//! The inputs are the site's card (endpoints, the PoPs it keeps lines to), the lines that lead here, the PoP of the
+//! own site, the administrator's pins and prohibitions, and recent failures. [`plan`] combines them; [`Failures`]
+//! remembers. Both use neither clock nor network.
 
 mod failures;
 mod inside;

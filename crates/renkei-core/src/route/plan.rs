@@ -1,4 +1,4 @@
-//! The planner: candidates first, then rules, then what failed lately goes to the end.
+//! The planner: candidates first, then rules; recently failed ways go to the end.
 
 use crate::path::SiteName;
 use serde::{Deserialize, Serialize};
@@ -10,57 +10,57 @@ use std::time::Duration;
 pub enum Way {
     /// Dial an endpoint of the site.
     Direct,
-    /// Call the site over the line it keeps to this PoP; it dials.
+    /// Call the site over the line it keeps to this PoP; it dials back.
     Line,
-    /// Have the PoP of another site pass the connection on.
+    /// Relay through the PoP of another site.
     Through(SiteName),
 }
 
-/// A way with the reason why it is one.
+/// A way with the reason why it is a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The way.
     pub way: Way,
-    /// Why it may work.
+    /// The reason why it is a candidate.
     pub why: String,
-    /// Why it is not taken, if it is not; such a step stands at the end, for people to see.
+    /// The reason why it must not be used, if there is one; such a step stands at the end, for display.
     pub against: Option<String>,
-    /// How long ago it failed, if that was a moment ago.
+    /// Time since it failed, if that was recent.
     pub failed: Option<Duration>,
 }
 
-/// What an administrator says of the ways to a site.
+/// An administrator's rule for the ways to a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The only way allowed.
     pub pin: Option<Way>,
-    /// Ways that are not.
+    /// Ways that are forbidden.
     pub forbid: Vec<Way>,
 }
 
-/// What is known of whoever plans, and of the site it wants to reach.
+/// The inputs of the planner.
 pub struct Facts<'a> {
     /// The site to reach.
     pub to: &'a SiteName,
     /// Whether its card names endpoints.
     pub has_endpoints: bool,
-    /// The PoPs its card says it keeps lines to.
+    /// The PoPs it keeps lines to, by its card.
     pub via: &'a [SiteName],
     /// Whether it keeps a line to this PoP now.
     pub has_line: bool,
-    /// The site whose PoP plans, if a PoP does.
+    /// The site of the PoP that plans, if a PoP does.
     pub here: Option<&'a SiteName>,
-    /// The site of the user who plans, if no PoP does.
+    /// The site of the user that plans, if no PoP does.
     pub home: Option<&'a SiteName>,
     /// The PoPs that the own site keeps lines to.
     pub own_via: &'a [SiteName],
-    /// Through how many PoPs the way may still lead.
+    /// Number of PoPs that the way may still pass through.
     pub further: u8,
-    /// Whether a site is known with endpoints to dial.
+    /// Whether a site is known, with endpoints to dial.
     pub can_dial: &'a dyn Fn(&SiteName) -> bool,
-    /// The administrator's word.
+    /// The administrator's rule.
     pub rule: &'a Rule,
-    /// How long ago a way to the site failed.
+    /// Time since a way to the site failed, if that was recent.
     pub failed: &'a dyn Fn(&Way) -> Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Way {
 }
 
 impl Way {
-    /// Reads the name of a way: `direct`, `line`, or the site it leads through.
+    /// Parses the name of a way: `direct`, `line`, or the site to relay through.
     pub fn parse(text: &str) -> Option<Way> {
         match text {
             "direct" => Some(Way::Direct),
@@ -85,11 +85,11 @@ impl Way {
     }
 }
 
-/// The ways to a site, best first; those that may not be taken stand last.
+/// The ways to a site, best first; those that must not be used come last.
 pub fn plan(facts: &Facts<'_>) -> Vec<Step> {
     let mut steps = candidates(facts);
     steps.iter_mut().for_each(|step| step.against = against(&step.way, facts.rule));
-    // Stable: of those that failed, the one longest ago is tried first.
+    // The sort is stable: of the failed ways, the one that failed longest ago is tried first.
     steps.sort_by_key(|step| {
         (step.against.is_some(), step.failed.map(|since| Duration::MAX.saturating_sub(since)))
     });
@@ -119,7 +119,7 @@ fn candidates(facts: &Facts<'_>) -> Vec<Step> {
     steps
 }
 
-/// Who may pass a circuit on, with the reason, nearest to the site first.
+/// The possible relays, with the reason, nearest to the site first.
 fn relays<'a>(facts: &Facts<'a>) -> [(&'a [SiteName], String); 3] {
     let home = facts.home.map(std::slice::from_ref).unwrap_or_default();
     [
@@ -149,7 +149,7 @@ mod tests {
         SiteName::parse(name).unwrap()
     }
 
-    /// What a user of `home` knows of `lab`, which keeps a line to `hub`.
+    /// The view of a user of `home` on `lab`, which keeps a line to `hub`.
     struct World {
         to: &'static str,
         has_endpoints: bool,

@@ -1,8 +1,8 @@
-//! Chance that repeats itself: SplitMix64, one number after another from a seed.
+//! Deterministic pseudorandom numbers: SplitMix64, from a seed.
 //!
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 
-/// A sequence of numbers that follows from its seed.
+/// A pseudorandom sequence determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
@@ -21,17 +21,17 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end
     }
 
-    /// True in so many of a hundred cases.
+    /// True with a probability of `percent` in a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of `choices`, which are not none.
+    /// One of `choices`, which must not be empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

@@ -1,27 +1,27 @@
-//! Inodes, changes to them, and what a power cut leaves of a change.
+//! Inodes, changes to them, and the effect of a power cut on a change.
 
 use super::chance::Chance;
 use super::content::{Content, SECTOR_BYTES};
 use crate::entry::{FileTime, Meta};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of an inode; a freed number is used again.
+/// Inode number; a freed number is reused.
 pub type Ino = u64;
-/// The directory everything lies in.
+/// The root directory.
 pub const ROOT: Ino = 2;
 
-/// How a run of the receiver ends without a word.
+/// How the receiver crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process is gone, the machine goes on.
+    /// The process is killed, the machine goes on.
     Kill,
-    /// The machine is gone; what was not synced may be.
+    /// The machine loses power; changes that were not synced may be lost.
     Power,
-    /// The machine is gone, and so is everything that was not synced.
+    /// The machine loses power, and all changes that were not synced are lost.
     PowerLosesAll,
 }
 
-/// What an inode is.
+/// The type and content of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A regular file.
@@ -35,7 +35,7 @@ pub enum Body {
 /// One inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is.
+    /// Its type and content.
     pub body: Body,
     /// Mode and times.
     pub meta: Meta,
@@ -45,7 +45,7 @@ pub struct Node {
 /// Inodes by number.
 pub(super) type Tree = BTreeMap<Ino, Node>;
 
-/// One change, as it waits to become durable.
+/// A change that is not durable yet.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Write { ino: Ino, offset: u64, bytes: Vec<u8>, at: FileTime },
@@ -87,7 +87,7 @@ impl Change {
         }
     }
 
-    /// What a power cut leaves of it.
+    /// The part of it that survives a power cut.
     pub(super) fn survivor(self, crash: Crash, chance: &mut Chance) -> Option<Change> {
         if crash == Crash::PowerLosesAll || chance.percent(40) {
             return None;
@@ -104,7 +104,7 @@ impl Change {
     }
 }
 
-/// Inodes that a name leads to.
+/// Inodes that are reachable by name.
 pub(super) fn reachable(tree: &Tree) -> BTreeSet<Ino> {
     let mut found = BTreeSet::new();
     let mut pending = vec![ROOT];

@@ -1,6 +1,6 @@
-//! The promises, checked on simulated disks.
+//! The invariants, checked on simulated disks.
 //!
-//! A promise that is broken is a text that says how; the simulation stops on the first.
+//! A violation is reported as a text; the simulation stops at the first.
 
 use super::content::Content;
 use super::disk::{Body, Disk, Node};
@@ -8,19 +8,19 @@ use super::receiving::is_temp_name;
 use crate::path::RelPath;
 use std::collections::BTreeMap;
 
-/// Contents each file of the source ever had, oldest first.
+/// All contents that each file of the source ever had, oldest first.
 #[derive(Clone, Default)]
 pub struct Versions(BTreeMap<RelPath, Vec<Content>>);
 
 impl Versions {
-    /// Notes what the files of a disk hold now.
+    /// Records the present contents of the files of a disk.
     pub fn note(&mut self, disk: &Disk) {
         for (path, content) in files(disk) {
             self.note_one(path, content);
         }
     }
 
-    /// Notes a content.
+    /// Records a content.
     pub fn note_one(&mut self, path: RelPath, content: &Content) {
         let known = self.0.entry(path).or_default();
         if !known.contains(content) {
@@ -32,10 +32,10 @@ impl Versions {
         self.0.get(path)?.iter().position(|known| known == content)
     }
 
-    /// Every file under a final name is one the source had, or that was there before.
+    /// Every file under a final name is a version that the source had, or was there before.
     ///
     /// # Errors
-    /// Which is not.
+    /// A file for which this is false.
     pub fn check_final_names(&self, disk: &Disk) -> Result<(), String> {
         let partial = files(disk).find(|(path, content)| {
             !is_temp_name(path.name().unwrap_or_default()) && self.position(path, content).is_none()
@@ -51,15 +51,15 @@ fn files(disk: &Disk) -> impl Iterator<Item = (RelPath, &Content)> {
     disk.walk().into_iter().filter_map(content)
 }
 
-/// What was acknowledged: each path, and for files which version.
+/// Acknowledged paths, with the version of files.
 #[derive(Clone, Default)]
 pub struct Acknowledged(BTreeMap<RelPath, Option<usize>>);
 
 impl Acknowledged {
-    /// Notes an acknowledgement of what `disk` holds under `path`.
+    /// Records the acknowledgement of the entry at `path` on `disk`.
     ///
     /// # Errors
-    /// If there is nothing, or nothing whole.
+    /// The entry is missing or incomplete.
     pub fn note(&mut self, path: RelPath, disk: &Disk, versions: &Versions) -> Result<(), String> {
         let Some(node) = node(disk, &path) else { return Err(format!("{path} acknowledged and not there")) };
         let version = match &node.body {
@@ -73,10 +73,10 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// Everything acknowledged is there, in that version or a newer one.
+    /// Every acknowledged entry exists, in that version or a newer one.
     ///
     /// # Errors
-    /// What is not.
+    /// An entry for which this is false.
     pub fn check(&self, disk: &Disk, versions: &Versions) -> Result<(), String> {
         self.0.iter().try_for_each(|(path, version)| {
             let node = node(disk, path).ok_or_else(|| format!("{path} was acknowledged and is lost"))?;
@@ -88,7 +88,7 @@ impl Acknowledged {
         })
     }
 
-    /// Forgets what was removed on request.
+    /// Drops entries that were removed on request.
     pub fn forget(&mut self, removed: &RelPath) {
         self.0.retain(|path, _| !path.starts_with(removed));
     }
@@ -102,12 +102,12 @@ fn node<'d>(disk: &'d Disk, path: &RelPath) -> Option<&'d Node> {
     disk.live(disk.entry(dir, name).ok()?.ino)
 }
 
-/// What a destination may hold beside the copy.
+/// Entries that a destination may have beside the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surplus {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// What was there before, but no temporary names.
+    /// Entries that were there before, but no temporary names.
     Others,
     /// Anything.
     Anything,

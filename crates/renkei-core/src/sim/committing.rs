@@ -1,5 +1,5 @@
-//! What the receiver's state machine orders, carried out on a simulated disk: sync, rename, sync, acknowledge, and
-//! the end, as the daemon's committing thread does them.
+//! Carries out the actions of the receiver's state machine on a simulated disk: sync, rename, sync, acknowledge, and
+//! the final steps, as the daemon's committing thread does.
 
 use super::disk::Disk;
 use super::receiving::{JOB, ReceiveEnd, TEMP_PREFIX_BYTES, is_temp_name, make_place, temp_name};
@@ -9,27 +9,27 @@ use crate::path::RelPath;
 use crate::wire::message::{Control, ReceiveDone};
 use std::time::Duration;
 
-/// Up to so many files are synced one by one.
+/// Most files that are synced one by one.
 const SINGLE_SYNCS: usize = 16;
 
-/// What the committer does next.
+/// The committer's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask again when something was written, or after this time.
+    /// Poll again when something was written, or after this time.
     Wait(Option<Duration>),
-    /// A sync is under way; call [`ReceiveEnd::on_synced`] when it has come back.
+    /// A sync is in progress; call [`ReceiveEnd::on_synced`] when it has finished.
     Sync,
-    /// Ask again.
+    /// Poll again at once.
     Again,
-    /// The sender was told that all is done.
+    /// The sender was notified of completion.
     Done,
 }
 
 impl ReceiveEnd {
-    /// Does what the state machine orders.
+    /// Carries out the next action of the state machine.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn poll(&mut self, now: Duration, disk: &mut Disk) -> Result<Next, Error> {
         match self.receiver.poll(now) {
             Action::Wait(until) => return Ok(Next::Wait(until)),
@@ -57,10 +57,10 @@ impl ReceiveEnd {
         Ok(Next::Again)
     }
 
-    /// The sync ordered last has come back.
+    /// The last sync has finished.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn on_synced(&mut self, now: Duration, disk: &mut Disk) -> Result<(), Error> {
         let (written, renamed) = self.syncing.take().expect("a sync is under way");
         let synced = self.receiver.on_synced(written, renamed);
@@ -122,7 +122,7 @@ impl ReceiveEnd {
         let _ = disk.remove_file(dir, &temp);
         disk.hard_link(first, dir, &temp)?;
         let renamed = disk.rename(dir, &temp, name);
-        // Renaming onto another name of the same file does nothing and leaves the temporary name.
+        // Renaming onto another hard link of the same file does nothing and leaves the temporary name.
         let _ = disk.remove_file(dir, &temp);
         renamed
     }
@@ -138,7 +138,7 @@ impl ReceiveEnd {
         }
     }
 
-    /// Removes temporary files an earlier run left of sources that are gone by now.
+    /// Removes temporary files that an earlier run left, also of sources that no longer exist.
     fn remove_left(&self, disk: &mut Disk) -> Result<(), Error> {
         if !self.receiver.continues_job() {
             return Ok(());
@@ -175,7 +175,7 @@ impl ReceiveEnd {
     }
 }
 
-/// Makes a name durable: the directory it is in with all above it, and for a directory also itself.
+/// Makes a name durable: syncs its directory and all ancestors, and a directory itself, too.
 fn sync_name(disk: &mut Disk, done: &Done) -> Result<(), Error> {
     let mut at = if done.copy_of.is_none() { Some(done.path.clone()) } else { done.path.parent() };
     while let Some(path) = at {

@@ -1,7 +1,7 @@
-//! Content of simulated files: sectors that hold something, and holes.
+//! Content of simulated files, stored sparsely: sectors with data, and holes.
 //!
-//! A file of many extents costs only the sectors that were written. Sectors of zeros are not kept, so that two
-//! contents are equal exactly if their bytes are.
+//! Memory is used only for the sectors that were written. Sectors of zeros are not stored, so that two contents
+//! compare equal exactly if their bytes are equal.
 
 use crate::mover::digest::{self, SlotHasher, slot_range};
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a disk writes as a whole; a torn write ends between two sectors.
+/// Bytes that a disk writes atomically; a torn write ends at a sector boundary.
 pub const SECTOR_BYTES: u64 = 512;
 const SECTOR: usize = SECTOR_BYTES as usize;
 
@@ -26,7 +26,7 @@ impl Content {
         Content { size, sectors: BTreeMap::new() }
     }
 
-    /// Exactly these bytes.
+    /// A content of exactly these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut content = Content::default();
         content.write(0, bytes);
@@ -38,7 +38,7 @@ impl Content {
         self.size
     }
 
-    /// Writes, growing if need be.
+    /// Writes, growing if necessary.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.size = self.size.max(offset + bytes.len() as u64);
         let mut at = 0;
@@ -63,7 +63,7 @@ impl Content {
         }
     }
 
-    /// Cuts or extends; what is added is a hole.
+    /// Truncates or extends; the added part is a hole.
     pub fn set_len(&mut self, len: u64) {
         if len < self.size {
             drop(self.sectors.split_off(&len.div_ceil(SECTOR_BYTES)));
@@ -75,7 +75,7 @@ impl Content {
         self.size = len;
     }
 
-    /// The bytes of `range` as far as the file goes.
+    /// The bytes of `range` up to the end of the file.
     pub fn read(&self, range: Range<u64>) -> Vec<u8> {
         let end = range.end.min(self.size);
         let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
@@ -95,7 +95,7 @@ impl Content {
         self.sectors.range(numbers).map(|(number, sector)| (*number, &**sector))
     }
 
-    /// The first range at or after `from` that is not a hole.
+    /// The first data range at or after `from`.
     pub fn next_data(&self, from: u64) -> Option<Range<u64>> {
         let mut numbers = self.sectors.range(from / SECTOR_BYTES..).map(|(number, _)| *number);
         let first = numbers.next()?;
@@ -107,7 +107,7 @@ impl Content {
         (!range.is_empty()).then_some(range)
     }
 
-    /// The pieces of `range` that are not holes, ascending, with their bytes.
+    /// The data ranges within `range`, ascending, with their bytes.
     pub fn pieces(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -120,12 +120,12 @@ impl Content {
     }
 }
 
-/// Digests of extents, each computed once by [`SlotHasher`]: an extent of holes costs no second hashing.
+/// Memoized digests of extents, computed by [`SlotHasher`], so that an extent of holes is hashed only once.
 #[derive(Clone, Default)]
 pub struct SlotDigests(Rc<RefCell<HashMap<[u8; 32], [u8; 32]>>>);
 
 impl SlotDigests {
-    /// Digest of an extent from its pieces; `None` if they do not ascend or leave the extent.
+    /// Digest of an extent from its pieces; `None` if they do not ascend or exceed the extent.
     pub fn digest(&self, slot: u32, size: u64, pieces: &[(u64, Vec<u8>)]) -> Option<[u8; 32]> {
         let key = memo_key(slot, size, pieces);
         if let Some(known) = self.0.borrow().get(&key) {

@@ -1,11 +1,11 @@
-//! A file system in memory that tells what it was asked to keep from what it only holds.
+//! A file system in memory that separates durable state from volatile state.
 //!
-//! Every change lands in the live tree and in a list of changes not yet durable. A sync moves the changes of one
-//! file, of one directory's names, or all of them to the durable tree. A process that is killed leaves the live
-//! tree as it is. A machine that loses power keeps the durable tree and, of the other changes, any selection: each
-//! write may survive, be lost or be torn between two sectors, each change of names survives whole or not at all.
-//! That is less than any journalling file system gives, and all that POSIX promises: in particular, the sync of a
-//! directory does not make the directory's own name durable.
+//! Every change is applied to the live tree and added to a list of changes not yet durable. A sync moves the changes
+//! of one file, of one directory's names, or all of them to the durable tree. A killed process leaves the live tree
+//! as it is. A machine that loses power keeps the durable tree and, of the other changes, any selection: each write
+//! may survive, be lost or be torn at a sector boundary, each change of names survives whole or not at all. That is
+//! weaker than any journalling file system, and all that POSIX guarantees: in particular, the sync of a directory
+//! does not make the directory's own name durable.
 
 use super::chance::Chance;
 pub use super::change::{Body, Crash, Ino, Node, ROOT};
@@ -18,7 +18,7 @@ use crate::path::RelPath;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// What a name stands for.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The inode.
@@ -27,7 +27,7 @@ pub struct Found {
     pub entry: Entry,
 }
 
-/// What somebody does to a file while it is read.
+/// A concurrent modification of a file while it is read.
 #[derive(Clone, Debug)]
 pub enum Meddling {
     /// Appends bytes.
@@ -55,13 +55,13 @@ pub struct Disk {
     reads: u64,
     meddling: VecDeque<(u64, Meddling)>,
     history: Vec<(RelPath, Content)>,
-    /// Inodes that were ever given a further name.
+    /// Inodes that ever had a hard link added.
     linked: BTreeSet<Ino>,
     listings: usize,
 }
 
 impl Disk {
-    /// An empty disk; `privileged` if modes do not hold its user back. Its times count changes from `epoch`.
+    /// An empty disk; `privileged` if mode bits do not restrict its user. Its times count changes from `epoch`.
     pub fn new(fuse: Fuse, privileged: bool, epoch: i64) -> Self {
         let meta = Meta { mode: 0o755, ..Meta::default() };
         let root = Node { body: Body::Dir(BTreeMap::new()), meta, ctime: FileTime::default() };
@@ -85,27 +85,27 @@ impl Disk {
         }
     }
 
-    /// Writing ends after so many more bytes.
+    /// Writes fail after this many more bytes.
     pub fn full_after(&mut self, bytes: u64) {
         self.room = bytes;
     }
 
-    /// Listings tell each name so many times, as those of some network file systems do while names change.
+    /// Listings return each name this many times, as some network file systems do while names change.
     pub fn list_times(&mut self, times: usize) {
         self.listings = times;
     }
 
-    /// Somebody meddles at the `read`th read from now.
+    /// Schedules a concurrent modification at the `read`th read from now.
     pub fn meddle(&mut self, read: u64, what: Meddling) {
         self.meddling.push_back((self.reads + read, what));
     }
 
-    /// Takes every content that files had after somebody meddled.
+    /// Takes every content that files had after a concurrent modification.
     pub fn take_history(&mut self) -> Vec<(RelPath, Content)> {
         std::mem::take(&mut self.history)
     }
 
-    /// Grows whenever something live changes.
+    /// Version counter of the live tree.
     pub fn version(&self) -> u64 {
         self.names_changed
     }
@@ -141,19 +141,19 @@ impl Disk {
         self.names(dir)?.get(name).copied().ok_or_else(|| not_found(name))
     }
 
-    /// Finds a directory.
+    /// Resolves the path of a directory.
     pub fn descend(&self, path: &RelPath) -> Result<Ino, Error> {
         let dir = path.components().try_fold(ROOT, |dir, name| self.lookup(dir, name))?;
         self.names(dir).map(|_| dir)
     }
 
-    /// The directory a path lies in, and its name there.
+    /// The directory of a path, and the name in it.
     pub fn place<'p>(&self, path: &'p RelPath) -> Result<(Ino, &'p [u8]), Error> {
         let (parent, name) = path.split().ok_or_else(|| fault(Code::IsADirectory, b""))?;
         Ok((self.descend(&RelPath::parse(parent)?)?, name))
     }
 
-    /// Tells what a name is.
+    /// Looks a name up.
     pub fn entry(&self, dir: Ino, name: &[u8]) -> Result<Found, Error> {
         let ino = self.lookup(dir, name)?;
         let node = self.node(ino)?;
@@ -173,7 +173,7 @@ impl Disk {
         self.live[&ROOT].meta.clone()
     }
 
-    /// The state of a file.
+    /// The stamp of a file.
     pub fn stamp(&self, ino: Ino) -> Result<Stamp, Error> {
         let node = self.node(ino)?;
         let Body::File(content) = &node.body else { return Err(fault(Code::IsADirectory, b"file")) };
@@ -203,7 +203,7 @@ impl Disk {
         found
     }
 
-    /// An inode as it is now.
+    /// An inode in its live state.
     pub fn live(&self, ino: Ino) -> Option<&Node> {
         self.live.get(&ino)
     }
@@ -216,7 +216,7 @@ impl Disk {
         }
     }
 
-    /// Reads; what is due to happen at this read happens first.
+    /// Reads; a modification scheduled for this read is applied first.
     pub fn read_at(&mut self, ino: Ino, range: Range<u64>) -> Result<Vec<u8>, Error> {
         self.reads += 1;
         if self.meddling.front().is_some_and(|(read, _)| *read <= self.reads)
@@ -228,7 +228,7 @@ impl Disk {
     }
 
     fn carry_out(&mut self, what: &Meddling) {
-        // What is gone cannot be meddled with.
+        // A removed file cannot be modified.
         let _ = self.try_meddle(what);
         let files = self.walk();
         let contents =
@@ -253,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// Puts a file of a new inode under a name.
+    /// Replaces a name by a file with a new inode.
     pub fn replace(&mut self, dir: Ino, name: &[u8], content: &Content) -> Result<(), Error> {
         let meta = Meta { mode: 0o644, mtime: self.tick(), ..Meta::default() };
         let old = self.lookup(dir, name).ok();
@@ -276,7 +276,7 @@ impl Disk {
         })
     }
 
-    /// Numbers of inodes that are gone may be used again: no handle is open any more.
+    /// Makes the numbers of removed inodes reusable: no handle is open any more.
     pub fn recycle(&mut self) {
         let mut used: BTreeSet<Ino> = self.live.keys().copied().chain(reachable(&self.durable)).collect();
         for change in &self.pending {
@@ -343,12 +343,12 @@ impl Disk {
         }
     }
 
-    /// Whether an inode has more than one name.
+    /// Whether an inode has more than one name (hard links).
     pub fn has_more_names(&self, ino: Ino) -> bool {
         self.linked.contains(&ino) && self.names_of(ino) > 1
     }
 
-    /// How many names an inode has.
+    /// Link count of an inode.
     pub fn names_of(&self, ino: Ino) -> usize {
         let count = |node: &Node| match &node.body {
             Body::Dir(names) => names.values().filter(|other| **other == ino).count(),
@@ -367,7 +367,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Cuts or extends a file.
+    /// Truncates or extends a file.
     pub fn set_len(&mut self, ino: Ino, len: u64) -> Result<(), Error> {
         self.fuse.spend()?;
         let at = self.tick();
@@ -398,7 +398,7 @@ impl Disk {
         self.create(dir, name, Body::Symlink(target.to_vec()), 0o777)
     }
 
-    /// Gives an inode a further name.
+    /// Adds a hard link to an inode.
     pub fn hard_link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Error> {
         if self.names(ino).is_ok() {
             return Err(fault(Code::PermissionDenied, name));
@@ -414,7 +414,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Renames within a directory, replacing; onto another name of the same inode it does nothing, as POSIX says.
+    /// Renames within a directory, replacing; onto another name of the same inode it does nothing, as in POSIX.
     pub fn rename(&mut self, dir: Ino, from: &[u8], to: &[u8]) -> Result<(), Error> {
         let ino = self.lookup(dir, from)?;
         let old = self.lookup(dir, to).ok();
@@ -440,7 +440,7 @@ impl Disk {
         self.unlink(dir, name)
     }
 
-    /// Removes whatever it is with what is in it.
+    /// Removes a file or a directory tree.
     pub fn remove_tree(&mut self, dir: Ino, name: &[u8]) -> Result<(), Error> {
         let ino = self.lookup(dir, name)?;
         for (child, _) in self.list(ino).unwrap_or_default() {
@@ -460,8 +460,8 @@ impl Disk {
 
     // ---- durability --------------------------------------------------------------------------------------------
 
-    /// Makes one inode's own changes durable: content and metadata of a file, names and metadata of a directory and
-    /// of the symbolic links in it, which nobody can sync by themselves.
+    /// Makes one inode's own changes durable (fsync): content and metadata of a file, names and metadata of a
+    /// directory and of the symbolic links in it, which cannot be synced by themselves.
     pub fn sync(&mut self, ino: Ino) -> Result<(), Error> {
         self.fuse.spend()?;
         let is_symlink = |ino: &Ino| matches!(self.live.get(ino), Some(Node { body: Body::Symlink(_), .. }));
@@ -487,7 +487,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The process or the machine is gone; decides what survives.
+    /// The process or the machine crashes; determines the surviving state.
     pub fn crash(&mut self, crash: Crash, chance: &mut Chance) {
         if crash != Crash::Kill {
             for change in std::mem::take(&mut self.pending) {
@@ -502,7 +502,7 @@ impl Disk {
         self.recycle();
     }
 
-    /// Removes what no name leads to, and names that lead to nothing.
+    /// Removes unreachable inodes, and names without an inode.
     fn forget_lost(&mut self) {
         let kept = reachable(&self.durable);
         self.durable.retain(|ino, _| kept.contains(ino));

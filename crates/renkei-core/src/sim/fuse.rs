@@ -1,10 +1,10 @@
-//! The moment at which a simulated machine stops: after so many changes to its disks.
+//! Injects a crash of a simulated machine after a given number of changes to its disks.
 
 use crate::error::{Code, Error};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Counts the changes of one machine's disks and stops them all after a given one.
+/// Counts the changes of one machine's disks and makes all of them fail after a given number.
 #[derive(Clone, Default)]
 pub struct Fuse(Rc<FuseState>);
 
@@ -16,13 +16,13 @@ struct FuseState {
 }
 
 impl Fuse {
-    /// Nothing more happens after `changes` more changes.
+    /// The machine stops after `changes` more changes.
     pub fn arm(&self, changes: u64) {
         self.0.blows_at.set(Some(self.0.changes.get() + changes));
         self.0.blown.set(changes == 0);
     }
 
-    /// Everything works again.
+    /// Restarts the machine.
     pub fn reset(&self) {
         self.0.blows_at.set(None);
         self.0.blown.set(false);

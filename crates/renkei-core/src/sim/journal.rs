@@ -1,4 +1,5 @@
-//! The journal's file, on a simulated disk of its own: the receiver's home is rarely where the data goes.
+//! The journal's file, on a simulated disk of its own: the receiver's home is rarely on the destination's file
+//! system.
 
 use super::chance::Chance;
 use super::disk::{Crash, Disk, Fuse, Ino, ROOT};
@@ -9,12 +10,12 @@ use std::rc::Rc;
 
 const NAME: &[u8] = b"journal";
 
-/// The journal of one job; clones are the same file.
+/// The journal of one job; clones share the same file.
 #[derive(Clone)]
 pub struct Journal(Rc<RefCell<Disk>>);
 
 impl Journal {
-    /// No journal yet.
+    /// A disk without a journal.
     pub fn new(fuse: Fuse) -> Self {
         Journal(Rc::new(RefCell::new(Disk::new(fuse, true, 0))))
     }
@@ -23,14 +24,14 @@ impl Journal {
         Ok(self.0.borrow().entry(ROOT, NAME)?.ino)
     }
 
-    /// The journal's bytes; none if there is no file.
+    /// The journal's bytes; empty if there is no file.
     pub fn bytes(&self) -> Vec<u8> {
         let disk = self.0.borrow();
         let content = disk.entry(ROOT, NAME).and_then(|found| disk.content(found.ino));
         content.map(|content| content.read(0..u64::MAX)).unwrap_or_default()
     }
 
-    /// Opens it, cuts what is torn, and says what it holds.
+    /// Opens it, truncates a torn tail, and returns its state.
     ///
     /// # Errors
     /// Those of the disk.
@@ -43,8 +44,8 @@ impl Journal {
             Record::Header(header).write(&mut bytes);
             self.append(&bytes)?;
         }
-        // A job that left temporary files must be known as one that did. The run before may have ended between
-        // writing the header and this.
+        // The header must be durable before a job leaves temporary files, so that they are recognised. The run before
+        // may have ended between writing the header and this sync.
         self.0.borrow_mut().sync(ino)?;
         self.0.borrow_mut().sync(ROOT)?;
         Ok(state)
@@ -64,7 +65,7 @@ impl Journal {
         disk.write_at(ino, end, records)
     }
 
-    /// Cuts it to `len` bytes.
+    /// Truncates it to `len` bytes.
     ///
     /// # Errors
     /// Those of the disk.
@@ -73,7 +74,7 @@ impl Journal {
         self.0.borrow_mut().set_len(ino, len)
     }
 
-    /// Removes it; one that stays costs the next run a look, no more.
+    /// Removes it; a failure only costs the next run a useless read.
     pub fn remove(&self) {
         let _ = self.0.borrow_mut().remove_file(ROOT, NAME);
     }
@@ -86,7 +87,7 @@ impl Journal {
         self.0.borrow_mut().sync_all()
     }
 
-    /// The process or the machine is gone.
+    /// The process or the machine crashes.
     pub fn crash(&self, crash: Crash, chance: &mut Chance) {
         self.0.borrow_mut().crash(crash, chance);
     }

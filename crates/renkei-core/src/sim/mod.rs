@@ -1,10 +1,10 @@
-//! Whole transfers on a virtual clock, with faults, from one seed.
+//! Deterministic simulation of whole transfers on a virtual clock, with fault injection, from one seed.
 //!
-//! [`transfer::World`] has a source disk, a destination disk, the disk of the journal and a network between them.
-//! It drives the real [`crate::mover`] state machines and the real wire formats through sessions, as the drivers
-//! of the daemon do, and lets links be cut, processes be killed, machines lose power, disks fill up and sources
-//! change. [`check`] says after every event whether a promise was broken. A run follows from its seed alone, so a
-//! seed that fails can be run again.
+//! [`transfer::World`] has a source disk, a destination disk, the disk of the journal and a network between them. It
+//! drives the real [`crate::mover`] state machines and the real wire formats through sessions, as the drivers of the
+//! daemon do, and injects faults: links are cut, processes killed, machines lose power, disks fill up and sources
+//! change. [`check`] verifies the invariants after every event. A run is determined by its seed, so a failing seed
+//! can be replayed.
 //!
 //! Non-goals: TLS, congestion, thread timing below one event, file systems that lie about a sync.
 

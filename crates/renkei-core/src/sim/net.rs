@@ -1,14 +1,14 @@
 //! Virtual time, and the streams between two nodes.
 //!
-//! All streams of a direction share the link's rate; a message leaves when those before it have left and arrives a
-//! latency later, so each stream is in order. A cut stream loses what is in flight. Neither side learns of a cut
-//! before a latency has passed.
+//! All streams of a direction share the link's rate; a message leaves when those before it have left and arrives one
+//! latency later, so each stream is in order. A cut stream loses the messages in flight. Neither side notices a cut
+//! before one latency has passed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// Events in the order of their time, equal times in the order they were put in.
+/// Event queue ordered by time; events at equal times are in insertion order.
 pub struct Queue<E> {
     now: Duration,
     next: u64,
@@ -23,33 +23,33 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// The present.
+    /// The present virtual time.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// Lets `event` happen at `time`, or now if that is past.
+    /// Schedules `event` at `time`, or now if that is past.
     pub fn at(&mut self, time: Duration, event: E) {
         self.times.push(Reverse((time.max(self.now), self.next)));
         self.events.insert(self.next, event);
         self.next += 1;
     }
 
-    /// Goes on to the next event.
+    /// Advances the time to the next event.
     pub fn advance(&mut self) -> Option<E> {
         let Reverse((time, number)) = self.times.pop()?;
         self.now = time;
         self.events.remove(&number)
     }
 
-    /// Forgets what is to come.
+    /// Drops all pending events.
     pub fn clear(&mut self) {
         self.times.clear();
         self.events.clear();
     }
 }
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the sender of files to the receiver.
@@ -58,24 +58,24 @@ pub enum Way {
     Up,
 }
 
-/// The stream of control messages; data streams count from 1.
+/// The stream of control messages; data streams are numbered from 1.
 pub const CONTROL: usize = 0;
 
 /// A network path.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// Time of a message from end to end.
+    /// One-way latency of a message.
     pub latency: Duration,
     /// Bytes per second.
     pub rate: u64,
 }
 
-/// When a message leaves and arrives.
+/// Departure and arrival of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The sender may send the next.
+    /// When the sender may send the next one.
     pub departs: Duration,
-    /// The other side has it; `None` if it is lost.
+    /// When it arrives; `None` if it is lost.
     pub arrives: Option<Duration>,
 }
 
@@ -93,12 +93,12 @@ impl Streams {
         Streams { path, free_at: [Duration::ZERO; 2], cut: vec![false; data + 1], cut_after: None }
     }
 
-    /// Time of a message from end to end.
+    /// One-way latency of a message.
     pub fn latency(&self) -> Duration {
         self.path.latency
     }
 
-    /// Puts a message on a stream.
+    /// Sends a message on a stream.
     pub fn send(&mut self, now: Duration, stream: usize, way: Way, bytes: u64) -> Sent {
         let free_at = &mut self.free_at[way as usize];
         *free_at =
@@ -121,7 +121,7 @@ impl Streams {
         }
     }
 
-    /// Cuts a stream in the message that would exceed so many bytes, both ways counted.
+    /// Cuts a stream in the message that would exceed this many bytes, counted in both directions.
     pub fn cut_after(&mut self, stream: usize, bytes: u64) {
         self.cut_after = Some((stream, bytes));
     }

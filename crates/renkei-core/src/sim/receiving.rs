@@ -1,5 +1,5 @@
-//! The receiving end of a simulated session: frames to files, offers to verdicts, commits and the journal, as the
-//! daemon's receiving driver does them.
+//! The receiving end of a simulated session: processes frames, offers, commits and the journal as the daemon's
+//! receiving driver does.
 
 use super::content::SlotDigests;
 use super::disk::{Disk, Ino, ROOT};
@@ -16,9 +16,9 @@ use crate::wire::{decode, violation};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The key of the one job.
+/// The key of the only job.
 pub const JOB: u64 = 1;
-/// Mode of a directory until its own metadata is set at the end.
+/// Temporary mode of a directory until its own metadata is set at the end.
 const MODE_MEANWHILE: u32 = 0o700;
 
 #[derive(Clone)]
@@ -48,12 +48,12 @@ pub struct ReceiveEnd {
     pub(super) deleted: u64,
     pub(super) out: Vec<Control>,
     pub(super) acknowledged: Vec<RelPath>,
-    /// Whether files count as arrived that this session did not sync.
+    /// Whether files were acknowledged that this session did not sync.
     pub(super) has_unsynced: bool,
 }
 
 impl ReceiveEnd {
-    /// A receiver into the root of its disk; `checks_written` if the machine was started anew since.
+    /// A receiver into the root of its disk; `checks_written` if the machine was rebooted since.
     pub fn new(
         receiver: Receiver,
         journal: Journal,
@@ -88,7 +88,7 @@ impl ReceiveEnd {
         std::mem::take(&mut self.acknowledged)
     }
 
-    /// Writes the journal records that came up since the last call.
+    /// Writes the journal records produced since the last call.
     ///
     /// # Errors
     /// Those of the disk.
@@ -99,10 +99,10 @@ impl ReceiveEnd {
 
     // ---- data streams ------------------------------------------------------------------------------------------
 
-    /// Handles a frame of a data stream, which count from 1; after a stream's end nothing is read from it.
+    /// Handles a frame of a data stream (numbered from 1); frames after a stream's end are ignored.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn on_frame(
         &mut self,
         now: Duration,
@@ -209,7 +209,7 @@ impl ReceiveEnd {
         let mut file = None;
         if let Start::Write { keep_existing } = start {
             if !keep_existing {
-                // What the journal says of an older temporary file must be taken back before that file is cut.
+                // The journal must drop the extents of an older temporary file before that file is truncated.
                 self.write_journal()?;
             }
             match self.open_file(disk, &head, keep_existing) {
@@ -310,7 +310,7 @@ impl ReceiveEnd {
     fn give_up(&mut self, disk: &mut Disk, id: EntryId) {
         let remove = self.receiver.on_given_up(id);
         if let Some(Ok(file)) = self.open.remove(&id).filter(|_| remove) {
-            // What cannot be removed is found by the next run.
+            // A file that cannot be removed is removed by the next run.
             let _ = disk.remove_file(file.dir, &file.temp);
         }
     }
@@ -338,10 +338,10 @@ impl ReceiveEnd {
 
     // ---- control stream ----------------------------------------------------------------------------------------
 
-    /// Handles a message of the sender; true at the end.
+    /// Handles a message of the sender; true at the end of the session.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn on_control(&mut self, now: Duration, disk: &mut Disk, payload: &[u8]) -> Result<bool, Error> {
         match decode("control", payload)? {
             Control::Offer(items) => {
@@ -454,7 +454,7 @@ impl ReceiveEnd {
         Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
     }
 
-    /// The earlier run had given the file its final name, and was not sure yet that the name is durable.
+    /// The earlier run had renamed the file to its final name, and the rename may not be durable.
     fn resume_renamed(
         &mut self,
         now: Duration,
@@ -472,16 +472,16 @@ impl ReceiveEnd {
     }
 }
 
-/// Bytes of a temporary name up to the path's part: `.rk~`, 16 digits of the job, `-`.
+/// Bytes of a temporary name before the path's hash: `.rk~`, 16 digits of the job, `-`.
 pub(super) const TEMP_PREFIX_BYTES: usize = 21;
 
-/// The temporary name for `path` in a job.
+/// The temporary name of `path` in a job.
 pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
     let hash = blake3::hash(path.as_bytes()).to_hex();
     format!(".rk~{job:016x}-{}", &hash.as_str()[..16]).into_bytes()
 }
 
-/// Whether a name is temporary.
+/// Whether a name is a temporary name.
 pub fn is_temp_name(name: &[u8]) -> bool {
     name.starts_with(b".rk~")
 }
@@ -508,7 +508,7 @@ fn make_dir(disk: &mut Disk, path: &RelPath) -> Result<Ino, Error> {
     Ok(dir)
 }
 
-/// A directory that an earlier run gave its final mode may not be writable; it gets that mode again at the end.
+/// A directory that got its final mode in an earlier run may not be writable; its mode is set again at the end.
 fn unlock(disk: &mut Disk, dir: Ino) -> Result<(), Error> {
     let Some(node) = disk.live(dir).filter(|node| node.meta.mode & 0o700 != 0o700) else { return Ok(()) };
     let meta = Meta { mode: node.meta.mode | 0o700, ..node.meta.clone() };

@@ -1,4 +1,4 @@
-//! The sending end of a simulated session: walk, units and messages, as the daemon's sending driver does them.
+//! The sending end of a simulated session: walk, units and messages, as the daemon's sending driver handles them.
 
 use super::content::SlotDigests;
 use super::disk::{Body, Disk, Ino};
@@ -15,13 +15,13 @@ use crate::wire::message::{Control, EntryFailure, SendDone, Summary};
 use crate::wire::{decode, encode, violation};
 use std::collections::BTreeMap;
 
-/// Entries the walk finds in one event.
+/// Entries found by the walk per event.
 const WALK_STEP: usize = 64;
 
-/// A frame on its way: stream, kind and payload.
+/// A frame in flight: stream, kind and payload.
 pub type Frame = (usize, FrameKind, Vec<u8>);
 
-/// What a session sent of large files: the path and the extent.
+/// The extents of large files that a session sent, with their paths.
 pub type SentSlots = Vec<(RelPath, u32)>;
 
 /// The sending end.
@@ -39,7 +39,7 @@ pub struct SendEnd {
 }
 
 impl SendEnd {
-    /// A sender of everything below the root of its disk, the root included.
+    /// A sender of everything below the root of its disk, including the root.
     pub fn new(offers: bool, with_digests: bool, streams: usize, memo: SlotDigests) -> Self {
         SendEnd {
             sender: Sender::new(offers, false),
@@ -60,19 +60,19 @@ impl SendEnd {
         &self.sent_slots
     }
 
-    /// Whether the walk should go on now.
+    /// Whether the walk should continue now.
     pub fn walks(&self) -> bool {
         !self.walked && self.sender.wants_entries()
     }
 
-    /// Streams that wait for work, which may be there now.
+    /// Wakes the idle streams, for which there may be work now.
     pub fn wake(&mut self) -> Vec<usize> {
         let idle = (1..self.idle.len()).filter(|stream| self.idle[*stream]).collect();
         self.idle.fill(false);
         idle
     }
 
-    /// Goes on with the walk.
+    /// Continues the walk.
     pub fn walk(&mut self, disk: &Disk) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut found = 0;
@@ -150,7 +150,7 @@ impl SendEnd {
         }
     }
 
-    /// What a stream that is free sends next; `None` if it must wait until it is woken.
+    /// The next frames of a free stream; `None` if it must wait until it is woken.
     pub fn next_unit(&mut self, stream: usize, disk: &mut Disk) -> Option<Vec<Frame>> {
         match self.sender.poll_unit() {
             Some(Unit::Pack(items)) => Some(self.pack(stream, disk, &items)),
@@ -240,10 +240,10 @@ impl SendEnd {
         Ok(ExtentEnd::Whole(digest.expect("pieces of data ascend within the slot")))
     }
 
-    /// Handles a message; gives what to send and, at the end, what the receiver removed.
+    /// Handles a message; returns the frames to send and, at the end, the receiver's count of removed entries.
     ///
     /// # Errors
-    /// What ends the session.
+    /// The error that ends the session.
     pub fn on_control(&mut self, payload: &[u8]) -> Result<(Vec<Frame>, Option<u64>), Error> {
         let mut frames = Vec::new();
         match decode("control", payload)? {
@@ -261,7 +261,7 @@ impl SendEnd {
         Ok((frames, None))
     }
 
-    /// The end.
+    /// Returns the result.
     pub fn finish(self, deleted: u64) -> Summary {
         self.sender.finish(deleted)
     }
@@ -291,7 +291,7 @@ fn read_small(disk: &mut Disk, item: &Item, size: u64) -> Result<(Stamp, Vec<u8>
     if before.size != size {
         return Err(changed(item));
     }
-    // In two reads, so that a change may fall between them.
+    // Two reads, so that a modification may fall between them.
     let mut content = disk.read_at(ino, 0..size / 2)?;
     content.extend(disk.read_at(ino, size / 2..size)?);
     if content.len() as u64 != size || disk.stamp(ino)? != before {

@@ -13,10 +13,10 @@ use crate::wire::message::{Control, Summary};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Time the walk takes for a step.
+/// Duration of a step of the walk.
 const WALK_STEP: Duration = Duration::from_micros(200);
 
-/// What happens in a session.
+/// Events of a session.
 pub(super) enum Event {
     Walk,
     Free(usize),
@@ -27,10 +27,10 @@ pub(super) enum Event {
     Noticed,
 }
 
-/// Extents a resumed session must not send again.
+/// Extents that a resumed session must not send again.
 pub(super) type Kept = BTreeMap<(RelPath, u32), Stamp>;
 
-/// One session while it runs.
+/// The state of a running session.
 pub(super) struct Session {
     pub(super) streams: Streams,
     pub(super) send: Option<SendEnd>,
@@ -48,7 +48,7 @@ pub(super) struct Session {
 }
 
 impl World {
-    /// Lets an event happen.
+    /// Processes an event.
     pub(super) fn handle(&mut self, session: &mut Session, event: Event) -> Result<(), Error> {
         match event {
             Event::Walk => self.on_walk(session),
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Puts frames on their streams; gives when the last of them has left.
+    /// Sends frames on their streams; returns when the last of them has left.
     fn send(&mut self, session: &mut Session, way: Way, frames: Vec<Frame>) -> Duration {
         let mut departs = self.now();
         for (stream, kind, payload) in frames {
@@ -133,7 +133,7 @@ impl World {
         Ok(())
     }
 
-    /// Wakes what may have got something to do.
+    /// Wakes idle streams and the walk, which may have work now.
     fn after_sending(&mut self, session: &mut Session) {
         let Some(send) = &mut session.send else { return };
         for stream in send.wake() {

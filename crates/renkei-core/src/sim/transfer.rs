@@ -1,9 +1,9 @@
 //! One job between two simulated machines, session by session, with faults.
 //!
-//! A [`World`] outlives its sessions: disks, journal and the list of what was acknowledged stay. A session runs
-//! until it ends by itself, by a cut or by a crash; the next one resumes it. After every event the world checks
-//! that no final name is partial, after every crash that nothing acknowledged is lost, and after every session
-//! that nothing was sent again that the journal vouched for.
+//! A [`World`] outlives its sessions: disks, journal and the list of acknowledgements persist. A session runs until
+//! it ends by itself, by a cut or by a crash; the next one resumes it. The world checks after every event that no
+//! file under a final name is partial, after every crash that nothing acknowledged is lost, and after every session
+//! that no extent vouched for by the journal was sent again.
 
 use super::chance::Chance;
 use super::check::{Acknowledged, Surplus, Versions, check_copy};
@@ -23,32 +23,32 @@ use crate::path::RelPath;
 use crate::wire::message::{Existing, ReceiveOptions, Summary};
 use std::time::Duration;
 
-/// How far the journal may be behind.
+/// Interval at which the journal is written.
 const BEHIND: Duration = Duration::from_millis(100);
-/// Clean sessions within which a job must succeed.
+/// Sessions without a fault within which a job must succeed.
 const MAX_CLEAN_SESSIONS: usize = 4;
 
-/// A promise that was broken, in words.
+/// Description of a violated invariant.
 pub type Broken = String;
 
-/// What stays the same over all sessions.
+/// Parameters that are constant over all sessions.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Decides everything that is left to chance.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Data streams.
     pub streams: usize,
     /// The network.
     pub path: Path,
-    /// What to do with names that exist.
+    /// How names that exist are handled.
     pub existing: Existing,
-    /// Remove what the source does not have.
+    /// Remove entries that the source does not have.
     pub delete: bool,
-    /// Whether the receiving account is held back by modes.
+    /// Whether the receiving account bypasses mode bits.
     pub privileged: bool,
-    /// Time a sync takes.
+    /// Duration of a sync.
     pub sync_time: Duration,
-    /// Look at all final names after every event; without it only after crashes and at the end, for large trees.
+    /// Check all final names after every event; otherwise only after crashes and at the end, for large trees.
     pub check_always: bool,
 }
 
@@ -67,23 +67,23 @@ impl Default for Setup {
     }
 }
 
-/// What goes wrong in a session.
+/// The fault injected into a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// None.
     None,
     /// A stream, or all, is cut after this time.
     Cut(Option<usize>, Duration),
-    /// A stream is cut after so many bytes.
+    /// A stream is cut after this many bytes.
     CutAfter(usize, u64),
-    /// The receiving machine stops after so many changes to its disks.
+    /// The receiving machine stops after this many changes to its disks.
     Crash(Crash, u64),
 }
 
 /// How a session ended.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The sender was told that all is done.
+    /// The sender was notified of completion.
     Done(Summary),
     /// An error ended it.
     Lost(Error),
@@ -91,11 +91,11 @@ pub enum Outcome {
     Crashed,
 }
 
-/// The disks of both sides and everything that is remembered about them.
+/// The disks of both sides and the history recorded about them.
 pub struct World {
-    /// What is sent.
+    /// The source disk.
     pub source: Disk,
-    /// Where it goes.
+    /// The destination disk.
     pub destination: Disk,
     pub(super) setup: Setup,
     journal: Journal,
@@ -128,10 +128,10 @@ impl World {
         }
     }
 
-    /// What the destination holds now was not put there by the job: it is whole and durable.
+    /// Accepts the present content of the destination as complete and durable; it was not put there by the job.
     ///
     /// # Errors
-    /// Never, unless the machine has stopped.
+    /// Only if the machine has stopped.
     pub fn adopt_destination(&mut self) -> Result<(), Error> {
         self.versions.note(&self.destination);
         self.destination.sync_all()
@@ -142,7 +142,7 @@ impl World {
         self.queue.now()
     }
 
-    /// Changes to the receiver's disks so far, which is where a crash may fall.
+    /// Number of changes to the receiver's disks so far, each a possible crash point.
     pub fn changes(&self) -> u64 {
         self.fuse.changes()
     }
@@ -155,7 +155,7 @@ impl World {
     /// Runs a session.
     ///
     /// # Errors
-    /// The promise it broke.
+    /// The violated invariant.
     pub fn session(&mut self, fault: Fault) -> Result<Outcome, Broken> {
         self.versions.note(&self.source);
         if let Fault::Crash(_, changes) = fault {
@@ -176,10 +176,10 @@ impl World {
         Ok(outcome)
     }
 
-    /// The receiving machine or process stops; checks what is left.
+    /// Crashes the receiving machine or process; checks the surviving state.
     ///
     /// # Errors
-    /// The promise that broke.
+    /// The violated invariant.
     pub fn crash(&mut self, crash: Crash) -> Result<(), Broken> {
         self.fuse.reset();
         self.destination.crash(crash, &mut self.chance);
@@ -189,11 +189,11 @@ impl World {
         self.acknowledged.check(&self.destination, &self.versions)
     }
 
-    /// Runs clean sessions until one succeeds in full, and checks the copy; then the power goes, and what was said
-    /// to be done must still be there.
+    /// Runs sessions without a fault until one succeeds in full, and checks the copy; then cuts the power and checks
+    /// that everything reported as done is still there.
     ///
     /// # Errors
-    /// The promise that broke.
+    /// The violated invariant.
     pub fn settle(&mut self) -> Result<Summary, Broken> {
         let mut last = None;
         for _ in 0..MAX_CLEAN_SESSIONS {
@@ -213,10 +213,10 @@ impl World {
         Err(format!("no success without faults: {last:?}"))
     }
 
-    /// The receiving machine loses power, and of all that was not synced just the journal survives.
+    /// The receiving machine loses power just after the journal, and not the data, was synced.
     ///
     /// # Errors
-    /// The promise that broke.
+    /// The violated invariant.
     pub fn lose_power_but_journal(&mut self) -> Result<(), Broken> {
         self.journal.sync().map_err(|error| error.to_string())?;
         self.crash(Crash::Power)
@@ -269,7 +269,7 @@ impl World {
         Ok(session)
     }
 
-    /// Extents that are on the disk as the journal says.
+    /// Extents that are on the disk as recorded in the journal.
     fn kept(&self, state: &State) -> Kept {
         let mut kept = Kept::new();
         for (path, ino) in self.source.walk() {
@@ -297,9 +297,10 @@ impl World {
             content.is_some_and(|content| self.memo.of(content, **slot, stamp.size) == **digest)
         };
         let kept: Vec<u32> = partial.slots.iter().filter(right).map(|(slot, _)| *slot).collect();
-        // A temporary file with a further name is not written to, so as not to change what is there under that.
+        // A temporary file with a further hard link is not written to, so that the content under that name does not
+        // change.
         let is_temp = self.holds(path, &temp_name(JOB, path), ino) && self.destination.names_of(ino) == 1;
-        // A file under its final name is not written to: all of it is kept or nothing.
+        // A file under its final name is not written to: it is kept whole or not at all.
         let is_final = self.holds(path, name, ino) && kept.len() as u32 == slots;
         if is_temp || is_final { kept } else { Vec::new() }
     }
