@@ -158,9 +158,9 @@ impl std::error::Error for Error {}
 pub struct Row {
     /// The stable code, `RK-<LAYER>-<n>`.
     pub id: &'static str,
-    /// The kind of the failure.
+    /// The sort of failure.
     pub kind: Kind,
-    /// Whether a retry can succeed.
+    /// When the same request may work.
     pub retry: Retry,
     /// What happened, in a few words.
     pub title: &'static str,

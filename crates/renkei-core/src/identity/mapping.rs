@@ -51,7 +51,7 @@ pub struct Rule {
 pub enum OwnUsers<'a> {
     /// A user of this site maps to the account of the same name if there is no rule.
     SameName(&'a SiteName),
-    /// They need a rule as all others.
+    /// Own users need a rule as all others.
     NeedRule,
 }
 

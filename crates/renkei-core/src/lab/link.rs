@@ -242,7 +242,7 @@ impl<F> Link<F> {
         }
     }
 
-    // ---- the queue ---------------------------------------------------------------------------------------------------
+    // ---- the queue -----------------------------------------------------------------------------------------------
 
     /// Whether the queue has room; an empty one takes any single packet, which is sent at once.
     fn has_room(&self, now: u64, bytes: u64, packets: u64) -> bool {
@@ -288,7 +288,7 @@ impl<F> Link<F> {
         }
     }
 
-    // ---- the way -----------------------------------------------------------------------------------------------------
+    // ---- the way -------------------------------------------------------------------------------------------------
 
     /// Appends a frame, whose last packet leaves the queue at `free_at`.
     fn append(&mut self, shape: &Shape, packets: &Range<u32>, frame: F) {
@@ -342,7 +342,7 @@ impl<F> Link<F> {
         Some(first.frame)
     }
 
-    // ---- changes -----------------------------------------------------------------------------------------------------
+    // ---- changes -------------------------------------------------------------------------------------------------
 
     /// Derives the internal state from the parameters.
     fn apply(&mut self) {

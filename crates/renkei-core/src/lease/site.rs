@@ -96,7 +96,7 @@ struct Standing {
 }
 
 impl Standing {
-    /// Whether it may believe that it has a write lease.
+    /// Whether its write lease has not expired.
     fn may_write(&self, now: Moment) -> bool {
         self.writes.is_some_and(|(_, until)| now < until)
     }
@@ -275,7 +275,7 @@ impl SiteLeases {
         self.awaited_revocations(None, now)
     }
 
-    /// A site requests a write lease of this epoch. It may use it when no answer is awaited any more.
+    /// A site requests a write lease: returns its epoch, and the answers to await before the site may use it.
     pub fn acquire(&mut self, site: Origin, now: Moment) -> (u64, Awaited) {
         let (epoch, until) = (self.draw_epoch(), now + self.term);
         let one = self.sites.entry(site).or_default();

@@ -59,7 +59,7 @@ const AIM_PARTS: u32 = 16;
 const AIMS: (f64, f64) = (0.5, 4.0);
 /// Maximum sum in slow start while there is a queue, relative to the delivery rate.
 const WARY: f64 = 1.5;
-/// The same if a path was found full before: enough for BBR to stay in slow start.
+/// The same if a path was found full before, or the queue persists: enough for BBR to stay in slow start.
 const WARY_AGAIN: f64 = 1.35;
 /// Gain without a queue: relative excess over the delivery rate. The streams' own congestion control leaves a little
 /// of it unused.

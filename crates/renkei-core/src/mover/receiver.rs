@@ -84,7 +84,7 @@ pub enum Left {
     },
 }
 
-/// How to handle an extent that begins to arrive.
+/// The handling of an extent that begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Write it.

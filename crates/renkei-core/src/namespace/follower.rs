@@ -417,7 +417,7 @@ fn counts(node: &Node) -> Option<Counts> {
     }
 }
 
-/// Whether two states of a directory differ only in what work inside it changes.
+/// Whether two states of a directory differ only in fields that change with the entries in it.
 fn is_but_for_counts(a: &Node, b: &Node) -> bool {
     let parent = |node: &Node| match node.kind {
         Kind::Dir { parent, .. } => Some(parent),

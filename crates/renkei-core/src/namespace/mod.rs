@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`. Deserializing any
+/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor `..`. Deserialising any
 /// other is an error, because no correct site sends it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Name(#[serde(serialize_with = "path_bytes::serialize", deserialize_with = "name")] pub Vec<u8>);

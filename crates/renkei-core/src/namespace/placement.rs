@@ -2,10 +2,10 @@
 //!
 //! A [`Policy`] asks for a number of replicas and may name sites. The home has every file and counts as one. The
 //! others come from the followers, in this order: named sites, in the order they are named; sites that replicate the
-//! folder by their own configuration; sites that were chosen before; then the rest, by measured rate before free
-//! room, both compared only in coarse steps. So replicas do not migrate because a rate or a number of free bytes
-//! changed a little (hysteresis). A site that was not in contact for long, refuses or has no room is skipped, and its
-//! share goes to the next one. Guarantee: a site is released only when its replacements have all files. Non-goal:
+//! folder by their own decision; sites that were chosen before; then the rest, by measured rate before free room,
+//! both compared only in coarse steps. So replicas do not migrate because a rate or a number of free bytes changed a
+//! little (hysteresis). A site that was not in contact for long, refuses or has no room is skipped, and its share
+//! goes to the next one. Guarantee: a site is released only when its replacements have all files. Non-goal:
 //! transferring the files.
 
 use super::source::steps;
@@ -35,7 +35,7 @@ pub struct Candidate {
     pub heard: Duration,
     /// Whether it accepts replicas that the home places there.
     pub accepts: bool,
-    /// Whether it replicates the folder by its own configuration.
+    /// Whether it replicates the folder by its own decision.
     pub holds_anyway: bool,
     /// Bytes of the folder that it lacks.
     pub missing: u64,
@@ -65,7 +65,7 @@ pub enum Why {
 pub enum Reason {
     /// The policy names it.
     Named,
-    /// It replicates the folder by its own configuration.
+    /// It replicates the folder by its own decision.
     Anyway,
     /// It was chosen before.
     Before,

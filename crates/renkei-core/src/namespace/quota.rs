@@ -138,7 +138,7 @@ pub struct Excess {
     pub limit: Limit,
     /// The present use, including reservations.
     pub used: Use,
-    /// Granted shares: the use that sites with a write lease may still add.
+    /// Granted shares: the use that followers which write may still add.
     pub handed: Use,
     /// The additional use requested.
     pub more: Difference,

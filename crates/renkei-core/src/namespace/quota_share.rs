@@ -1,4 +1,5 @@
-//! Quota shares (escrow): the use that sites with a write lease may add where a volume has quotas.
+//! Quota shares (escrow): the use that followers may add by changes the home has not ordered yet, where a volume has
+//! quotas.
 //!
 //! The home grants each of them a share of the remaining room and counts it as used ([`GrantedShares`]) until it is
 //! used up or given back, so that a disconnected site continues within its share and no quota is exceeded. A

@@ -43,7 +43,7 @@ pub enum Clash {
 /// Decides the effects of a change on a tree, as record `seq`.
 ///
 /// # Errors
-/// Those of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is not changed.
+/// The errors of POSIX for the same call; `RenamedIntoItself`; `ContentConflict`. The tree is not changed.
 pub fn decide(tree: &impl Tree, seq: u64, made: &SequencedChange, clash: Clash) -> Result<Delta, Error> {
     let by = (made.origin, made.number);
     let mut draft = Draft { tree: Overlay::over(tree), seq, by, clash };

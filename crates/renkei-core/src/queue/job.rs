@@ -244,7 +244,7 @@ impl Job {
             self.in_vain = 0;
         }
         match outcome {
-            // A success stands, whatever was requested meanwhile.
+            // A success stands, regardless of requests made meanwhile.
             Ok(summary) => self.only_if(self.state == State::Running, "end", |course| {
                 let state = state_after(&summary);
                 let reason = partial_failure(&summary);

@@ -28,7 +28,7 @@ impl Address {
     /// Parses a URL.
     ///
     /// # Errors
-    /// A text that says what is wrong.
+    /// A description of the mistake.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > MAX_ADDRESS_BYTES {
             return Err(format!("longer than {MAX_ADDRESS_BYTES} bytes"));

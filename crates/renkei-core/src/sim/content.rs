@@ -120,7 +120,7 @@ impl Content {
     }
 }
 
-/// Memoized digests of extents, computed by [`SlotHasher`], so that an extent of holes is hashed only once.
+/// Memoised digests of extents, computed by [`SlotHasher`], so that an extent of holes is hashed only once.
 #[derive(Clone, Default)]
 pub struct SlotDigests(Rc<RefCell<HashMap<[u8; 32], [u8; 32]>>>);
 

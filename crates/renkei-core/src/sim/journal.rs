@@ -34,7 +34,7 @@ impl Journal {
     /// Opens it, truncates a torn tail, and returns its state.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn open(&self, header: Header) -> Result<State, Error> {
         let (state, good) = State::read(&self.bytes());
         let ino = self.0.borrow_mut().create_temp(ROOT, NAME, true)?;
@@ -54,7 +54,7 @@ impl Journal {
     /// Appends whole records.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn append(&self, records: &[u8]) -> Result<(), Error> {
         if records.is_empty() {
             return Ok(());
@@ -68,7 +68,7 @@ impl Journal {
     /// Truncates it to `len` bytes.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn cut(&self, len: u64) -> Result<(), Error> {
         let ino = self.ino()?;
         self.0.borrow_mut().set_len(ino, len)
@@ -82,7 +82,7 @@ impl Journal {
     /// Makes all of it durable.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn sync(&self) -> Result<(), Error> {
         self.0.borrow_mut().sync_all()
     }

@@ -48,7 +48,7 @@ pub struct ReceiveEnd {
     pub(super) deleted: u64,
     pub(super) out: Vec<Control>,
     pub(super) acknowledged: Vec<RelPath>,
-    /// Whether files were acknowledged that this session did not sync.
+    /// Whether a file that this session did not sync was reported as present (`Verdict::Have`).
     pub(super) has_unsynced: bool,
 }
 
@@ -91,7 +91,7 @@ impl ReceiveEnd {
     /// Writes the journal records produced since the last call.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn write_journal(&mut self) -> Result<(), Error> {
         let records = self.receiver.take_records();
         self.journal.append(&records)

@@ -29,7 +29,7 @@ pub const MAX_META_BYTES: usize = 512 << 10;
 pub struct Join {
     /// The session's ticket.
     pub ticket: Ticket,
-    /// Which of the session's streams this is, from 0.
+    /// Index of the stream in the session, from 0.
     pub index: u16,
 }
 
@@ -51,11 +51,11 @@ pub struct ExtentHead {
     pub id: EntryId,
     /// The file, its path relative to the destination.
     pub entry: Entry,
-    /// Which extent, counted in units of the file's slots (see [`digest::slot_range`]).
+    /// Index of the extent, in units of the file's slots (see [`digest::slot_range`]).
     pub slot: u32,
 }
 
-/// How an extent ended.
+/// The end of an extent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExtentEnd {
     /// All bytes were sent; the extent's digest (see [`digest`]).
@@ -75,7 +75,7 @@ impl EntryHead {
         out.extend_from_slice(content);
     }
 
-    /// Reads a payload and checks what can be checked without a disk: lengths, and the content's digest.
+    /// Decodes a payload and validates its lengths; the digest is verified by [`EntryHead::content_matches`].
     ///
     /// # Errors
     /// `ProtocolViolation` for a payload that no correct sender writes; never retryable.

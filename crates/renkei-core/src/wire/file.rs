@@ -1,8 +1,8 @@
 //! Operations on single files, as a mount needs them.
 //!
-//! A *file session* is opened for one place at a site. Its data streams carry operations one way and answers the other,
-//! on each stream in the same order; streams are independent of each other, and what is opened on one may be used on
-//! all. Paths are relative to the place.
+//! A *file session* is opened for one place at a site. Its data streams carry operations one way and answers the
+//! other, in the same order on each stream; streams are independent of each other, and a handle opened on one is
+//! valid on all. Paths are relative to the place.
 //!
 //! Written content goes to a *draft*: a new version of the file that is invisible until it is published. A reader
 //! that opened the file before keeps reading the version it opened (snapshot).
@@ -47,7 +47,8 @@ pub struct OpenFiles {
     pub key: SessionKey,
     /// Whether the asker wants leases on the answers, where they are available.
     pub leases: bool,
-    /// The lock owner: a number of the asker, the same in all sessions that it opens one after the other.
+    /// The client id that owns the session's locks: the same in all sessions that the asker opens one after the
+    /// other.
     pub locks: [u8; 16],
     /// The consistency of opens with changes of other sites.
     pub consistency: Consistency,

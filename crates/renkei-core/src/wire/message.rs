@@ -213,7 +213,7 @@ pub enum Request {
         /// The grant.
         grant: Ticket,
     },
-    /// A host redeems a grant: as `OpenReceive`, with what was granted.
+    /// A host redeems a grant: as `OpenReceive`, with the granted transfer.
     Redeem(Ticket),
     /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
     Card(SiteName),
@@ -368,7 +368,7 @@ pub enum Algorithm {
     Crc32c,
 }
 
-/// How the receiver handles names that exist.
+/// Handling of names that exist at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Existing {
     /// Replace files, as cp.
@@ -382,11 +382,11 @@ pub enum Existing {
 /// Options of a transfer that the receiver must know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveOptions {
-    /// What to do with names that exist.
+    /// Handling of names that exist.
     pub existing: Existing,
     /// Remove entries that the source does not have.
     pub delete: bool,
-    /// Only report what would be done.
+    /// Dry run: only report the changes.
     pub dry_run: bool,
     /// Names exempt from removal, because the transfer is not about them; travels before the request
     /// ([`Control::Filter`]).
@@ -515,7 +515,7 @@ pub struct OpenSend {
     pub offers: bool,
     /// Whether it is offered with its digest.
     pub digests: bool,
-    /// Only report what would be sent.
+    /// Dry run: only report the names.
     pub dry_run: bool,
     /// Rate limit in bytes per second, over all streams.
     pub limit: Option<u64>,
@@ -535,7 +535,7 @@ pub struct OpenSend {
     pub tell_names: bool,
 }
 
-/// How a transfer proceeds after an entry fails.
+/// Handling of the other entries after one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
@@ -866,7 +866,7 @@ pub struct Summary {
     pub failures: Vec<EntryFailure>,
 }
 
-/// Deserializes a list of at most [`BATCH_ENTRIES`]: otherwise a few bytes of a frame could decode to a hundred times
+/// Deserialises a list of at most [`BATCH_ENTRIES`]: otherwise a few bytes of a frame could decode to a hundred times
 /// as much.
 pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
@@ -876,7 +876,7 @@ where
     at_most::<D, T, BATCH_ENTRIES>(deserializer)
 }
 
-/// Deserializes a list of at most `MOST` items.
+/// Deserialises a list of at most `MOST` items.
 pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: serde::Deserializer<'de>,

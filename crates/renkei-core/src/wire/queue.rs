@@ -25,11 +25,11 @@ pub struct Submission {
     pub to: SiteName,
     /// The transfer it opens, by the kind of the destination.
     pub open: OpenFound,
-    /// When and how.
+    /// The conditions of its run.
     pub terms: Terms,
 }
 
-/// When and how a queued transfer runs.
+/// The conditions under which a queued transfer runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Deadline, milliseconds since 1970; `None` for the PoP's default.
@@ -45,7 +45,7 @@ pub struct Terms {
     pub verify: Verify,
     /// URL of the webhook that is notified of its end; empty for none.
     pub notify: String,
-    /// Where the files were before their upload to the buffer, in the client's words; otherwise empty.
+    /// Origin of the files before their upload to the buffer, in the client's words; otherwise empty.
     pub origin: String,
 }
 
@@ -138,7 +138,7 @@ pub struct Attempt {
     pub error: Option<Error>,
 }
 
-/// Which transfers to list.
+/// Filter and cursor of a list of transfers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// Also those that have ended.

@@ -40,7 +40,7 @@ pub enum AboutVolume {
         volume: VolumeId,
         /// The last record that the asker has.
         after: u64,
-        /// How long to wait if there are none (long poll), milliseconds.
+        /// Timeout of the long poll if there are none, milliseconds.
         patience_ms: u32,
     },
     /// A follower submits changes, in the order of their numbers; those that the log already has are skipped
@@ -64,7 +64,7 @@ pub enum AboutVolume {
         /// Whether wrong ones are replicated again.
         repair: bool,
     },
-    /// Which sites hold the files at a place and below it. Answer: `Whereabouts`.
+    /// Asks for the sites that hold the files at a place and below it. Answer: `Whereabouts`.
     Where(Place),
     /// A follower asks the home which other sites hold files at a path and below it. Answer: `Holders`.
     Holders {
@@ -139,7 +139,7 @@ pub enum AboutVolume {
         volume: VolumeId,
         /// The request.
         ask: LeaseAsk,
-        /// How long to wait if there is nothing to do (long poll), milliseconds.
+        /// Timeout of the long poll if there is nothing to do, milliseconds.
         patience_ms: u32,
     },
     /// A follower asks for a write lease. Answer: `WriteLease`.
@@ -284,7 +284,7 @@ pub struct Offer {
     pub accepts: bool,
     /// Bytes of free room for replicas.
     pub free_bytes: u64,
-    /// Folders that it replicates by its own configuration.
+    /// Folders that it replicates by its own decision.
     #[serde(deserialize_with = "batch")]
     pub keeps: Vec<RelPath>,
     /// Its progress with the folders of its duties.
@@ -396,7 +396,7 @@ pub struct Tally {
     pub failures: Vec<EntryFailure>,
 }
 
-/// Which sites hold the files of a place, as the asked site knows it.
+/// The sites that hold the files of a place, as the asked site knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whereabouts {
     /// All of them.
