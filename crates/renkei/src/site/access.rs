@@ -1,4 +1,4 @@
-//! What one principal may do: the account it maps to, and the storages as that account sees them.
+//! Access of one principal: the account it maps to, and the storages as that account sees them.
 
 use super::connection_pool::PooledPeer;
 use super::snapshot::Snapshot;
@@ -22,44 +22,44 @@ use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Most names of storages that an error lists.
+/// Maximum names of storages listed in an error.
 const MAX_NAMES: usize = 8;
 
-/// A principal, and the certificates that proved it: what must still hold as long as work is done for it.
+/// A principal and the certificate chain that proved it, which must stay valid as long as work is done for it.
 #[derive(Clone)]
 pub struct Proof {
-    /// Who it is.
+    /// The principal.
     pub principal: Principal,
-    /// What it is held to, if its certificate is a delegated one.
+    /// Its scope, if the certificate is a delegated one.
     pub scope: Option<Arc<Scope>>,
     pub(super) chain: Arc<[CertificateDer<'static>]>,
     pub(super) at: SystemTime,
 }
 
-/// Who has a session, and where its data streams wait from one transfer to the next.
+/// The peer of a session, and the pool entry for its data streams between transfers.
 #[derive(Clone)]
 pub struct Peer {
-    /// Who it is.
+    /// The proof of its identity.
     pub proof: Proof,
     pub(super) parked: Option<Arc<PooledPeer>>,
 }
 
-/// A principal with its account, and the configuration it was judged by.
+/// A principal with its account, and the configuration that authorised it.
 #[derive(Clone)]
 pub struct Access {
-    /// Who asks.
+    /// The principal that makes the request.
     pub principal: Principal,
-    /// Who does the work.
+    /// The account that does the work.
     pub account: Account,
-    /// The rule that says so.
+    /// The rule of the mapping that matched.
     pub rule: String,
-    /// The account by the name that the map gives it, which for an agent is that at its PoP.
+    /// The account name by the mapping, for an agent that of its PoP's machine.
     pub(super) mapped: String,
-    /// Whether nothing is open to the principal but what a grant on a volume opens.
+    /// Whether the principal may access only what grants on volumes give it.
     pub(super) is_guest: bool,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) proof: Proof,
-    /// The PoP that works for the principal, if one does.
+    /// The PoP that acts for the principal, if one does.
     pub(super) via: Option<Peer>,
 }
 
@@ -69,17 +69,17 @@ pub struct Opened {
     pub store: Arc<dyn Store>,
     /// The path in it.
     pub path: RelPath,
-    /// Who does the work there.
+    /// The account that does the work there.
     pub account: Account,
 }
 
 impl Proof {
-    /// The transfer that a delegated certificate is for, as logs have it.
+    /// The transfer of a delegated certificate, as logged.
     pub(super) fn transfer(&self) -> Option<String> {
         self.scope.as_ref().map(|scope| hex(scope.transfer()))
     }
 
-    /// The key that was proved to be there.
+    /// The public key that the peer proved to possess.
     pub(super) fn public_key(&self) -> Option<Vec<u8>> {
         self.chain.first().and_then(|leaf| public_key(leaf).ok())
     }
@@ -89,13 +89,13 @@ impl Proof {
         Ok(self.facts()?.serial)
     }
 
-    /// What the certificate says.
+    /// The fields of the certificate.
     pub(super) fn facts(&self) -> Result<Facts, Error> {
         let none = || Error::new(Code::BadCertificate, "read", &self.principal, "no certificate was shown");
         Facts::read(self.chain.first().ok_or_else(none)?)
     }
 
-    /// The mount whose certificate it is, if it is one's.
+    /// The mount that the certificate was issued for, if any.
     pub(super) fn mount(&self) -> Option<String> {
         self.facts().ok()?.mount
     }
@@ -109,7 +109,7 @@ impl Access {
             false if is_guest => Account::lookup_to_lend(&mapped)?,
             false => Account::lookup(&mapped)?,
         };
-        // For its agent the PoP need not become it.
+        // The PoP does not run work as an account that is served by an agent.
         if !snapshot.has_agent_of(&mapped) {
             account.check_servable()?;
         }
@@ -117,7 +117,7 @@ impl Access {
         Ok(Access { principal, account, rule, mapped, is_guest, snapshot, proof, via: None })
     }
 
-    /// What the PoP does by itself, with its own credential, as an account.
+    /// Access for work that the PoP does on its own behalf, with its own credential, as an account.
     pub(super) fn of_the_pop(snapshot: Arc<Snapshot>, account: &Account) -> Self {
         let principal = Principal::Host(snapshot.site.clone());
         let proof =
@@ -134,8 +134,8 @@ impl Access {
         }
     }
 
-    /// Whether all this still holds by the files of now. A certificate that was good when it was shown and expires
-    /// meanwhile ends nothing that runs.
+    /// Checks the access against a new configuration. A certificate that was valid when it was shown and expires
+    /// meanwhile ends no running work.
     pub(super) fn judge_again(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
         self.hold_against(now).map_err(|error| error.at(self.site()))
     }
@@ -146,7 +146,7 @@ impl Access {
         }
         let Mapped { account, is_guest, .. } = mapped(&self.principal, now)?;
         match account {
-            // Which folders grants open is judged where a place is opened.
+            // The folders of grants are checked where a place is opened.
             name if name == self.mapped && is_guest == self.is_guest => Ok(()),
             name => {
                 let cause = format!("now mapped to {name}, no longer to {}", self.mapped);
@@ -155,7 +155,7 @@ impl Access {
         }
     }
 
-    /// The other site at whose end of a transfer this is, if its PoP is.
+    /// The other site of a transfer, if the peer is its PoP.
     pub(super) fn peer_site(&self) -> Option<SiteName> {
         let own = match &self.principal {
             Principal::Host(site) if *site != self.snapshot.site => Some(site.clone()),
@@ -164,18 +164,18 @@ impl Access {
         own.or_else(|| self.via_site())
     }
 
-    /// The site whose PoP works for the principal, if one does.
+    /// The site whose PoP acts for the principal, if one does.
     pub(super) fn via_site(&self) -> Option<SiteName> {
         let via = &self.via.as_ref()?.proof.principal;
         via.user_name().is_none().then(|| via.site().clone())
     }
 
-    /// The certificates that proved the principal, leaf first.
+    /// The certificate chain of the principal, leaf first.
     pub(super) fn chain(&self) -> Vec<Vec<u8>> {
         self.proof.chain.iter().map(|certificate| certificate.to_vec()).collect()
     }
 
-    /// The site that judged.
+    /// The site that authorised it.
     pub fn site(&self) -> &str {
         self.snapshot.site.as_str()
     }
@@ -190,19 +190,19 @@ impl Access {
         self.enter(place, need)
     }
 
-    /// Opens the storage of a place to see what is in it.
+    /// Opens the storage of a place to list it.
     pub(super) fn examine(&self, place: &Place) -> Result<Opened, Error> {
         self.check(place, Need::Examine)?;
         self.enter(place, Need::Examine)
     }
 
-    /// Opens the storage of a place to see what it is.
+    /// Opens the storage of a place to stat it.
     pub(super) fn look(&self, place: &Place) -> Result<Opened, Error> {
         self.check(place, Need::Look)?;
         self.enter(place, Need::Look)
     }
 
-    /// Opens the base of a transfer that is received, and tells what may be written in it.
+    /// Opens the base of an incoming transfer; also returns the writable paths below it.
     pub(super) fn open_base(&self, open: &OpenReceive) -> Result<(Opened, Vec<RelPath>), Error> {
         let within = match &self.proof.scope {
             None => vec![RelPath::root()],
@@ -231,7 +231,7 @@ impl Access {
         error.at(self.site())
     }
 
-    /// Whether an agent has one of the storages of a request; who asks the agent is told its storage.
+    /// Refuses a request for a storage of an agent; `WithAgent` redirects the client to the agent.
     ///
     /// # Errors
     /// `WithAgent`, `AgentAbsent`, `NotAgentsAccount`.
@@ -259,12 +259,12 @@ impl Access {
         }
     }
 
-    /// Whether a storage is there for this principal at all.
+    /// Whether a storage is visible to this principal.
     pub(super) fn may_see(&self, storage: &str) -> bool {
         !self.is_guest && self.snapshot.agent_of(storage).is_none_or(|account| account == self.mapped)
     }
 
-    /// Opens a storage; a scope's places in it are all that can be reached through it.
+    /// Opens a storage, narrowed to the scope's places in it.
     fn enter(&self, place: &Place, need: Need) -> Result<Opened, Error> {
         if need == Need::Write {
             refuse_temp_names("open", &place.path).map_err(|error| error.at(self.site()))?;
@@ -290,7 +290,7 @@ impl Access {
         Ok(Opened { store, path: place.path.clone(), account })
     }
 
-    /// An error for a storage that there is not, with the names that there are.
+    /// The error for an unknown storage, with the names of the visible ones.
     fn other_storages(&self, error: Error) -> Error {
         let volumes = self.volumes();
         let storages = self.snapshot.storages.keys().filter(|name| self.may_see(name)).map(String::as_str);
@@ -303,7 +303,8 @@ impl Access {
         Error { cause, ..error }
     }
 
-    /// The account that works in a place which has one, else the principal's own. It is lent unless it is that one.
+    /// The account of a place that has one, else the principal's own. Any other account than the principal's own is
+    /// a lent one.
     pub(super) fn working_as(&self, name: Option<&str>) -> Result<Account, Error> {
         match name {
             Some(name) if self.is_guest || name != self.account.name => Account::lookup_to_lend(name),
@@ -311,14 +312,14 @@ impl Access {
         }
     }
 
-    /// The store as the scope lets it be used.
+    /// The store narrowed to the scope.
     pub(super) fn narrowed(&self, store: Arc<dyn Store>, place: &Place, need: Need) -> Arc<dyn Store> {
         let Some(scope) = &self.proof.scope else { return store };
         let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
         Arc::new(ScopedStore::new(store, allowed))
     }
 
-    /// Who the principal is here, and what it may use.
+    /// The principal, its account here, and its storages.
     pub fn identity(&self) -> Identity {
         let storages = self.snapshot.storages.iter().filter_map(|(name, root)| self.use_of(name, root));
         let rule = match &self.proof.scope {
@@ -335,7 +336,7 @@ impl Access {
         }
     }
 
-    /// A storage that may be used, and whether it may be written.
+    /// A storage that may be used, and whether it is writable.
     fn use_of(&self, name: &str, root: &Root) -> Option<(String, bool)> {
         let rights = self.proof.scope.as_ref().map(|scope| {
             let here = |permit: &&Permit| permit.site == self.snapshot.site && permit.place.storage == name;
@@ -353,7 +354,7 @@ impl Access {
     }
 }
 
-/// The account that runs this agent, for those whom the PoP maps to it.
+/// The account that runs this agent, for principals that the PoP maps to it.
 fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
     let served = snapshot.storages.values().find_map(|root| root.storage.agent.as_deref());
     match served {
@@ -368,14 +369,14 @@ fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
     }
 }
 
-/// The account that works for a principal, and why.
+/// The account for a principal, and the rule.
 struct Mapped {
     account: String,
     rule: String,
     is_guest: bool,
 }
 
-/// The account a principal is mapped to, else that of a volume which a grant opens to it.
+/// The account a principal is mapped to, else that of a volume that grants it access.
 fn mapped(principal: &Principal, snapshot: &Snapshot) -> Result<Mapped, Error> {
     match account_name(principal, snapshot) {
         Ok((account, rule)) => Ok(Mapped { account, rule, is_guest: false }),
@@ -395,7 +396,7 @@ pub(super) fn own_users(snapshot: &Snapshot) -> OwnUsers<'_> {
     }
 }
 
-/// The account a principal is mapped to, and the rule that says so.
+/// The account a principal is mapped to, and the matching rule.
 pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result<(String, String), Error> {
     let verdict = snapshot.mapping.resolve(principal, own_users(snapshot));
     if let Why::ShutOut { .. } = verdict.why {
@@ -409,7 +410,7 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
         };
         return Err(Error::new(Code::NotMapped, "map", principal, cause));
     };
-    // The accounts of an agent's machine are others.
+    // The accounts of an agent's machine are different ones.
     if !snapshot.is_agent() {
         check_ordinary(principal, &verdict.why, &name, &snapshot.config)?;
     }
@@ -421,7 +422,7 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
 }
 
 impl Opened {
-    /// Does some work on the place as its account, in a thread of its own.
+    /// Runs work on the place as its account, in a separate thread.
     pub fn run<T: Send + 'static>(
         self,
         name: &str,

@@ -1,7 +1,7 @@
-//! The active transfers: owner, progress, and the handle that stops each.
+//! The active transfers: owner, progress and stop handle of each.
 //!
-//! A job has one at a time: a new run takes over from the older ones. No lock is held while a peer is told, or while a
-//! transfer is judged.
+//! A job has one active run: a new run supersedes older ones. No lock is held while a peer is told or a transfer is
+//! judged.
 
 use super::history::{History, Run, Trace, Way};
 use super::snapshot::Snapshot;
@@ -14,27 +14,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a new run of a job waits for the old one to let go.
+/// Timeout of a new run of a job for the old one to end.
 const SUPERSEDE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Says whether a transfer may go on by the files of now.
+/// Checks whether a transfer may continue under a new configuration.
 pub(super) type Judge = Arc<dyn Fn(&Arc<Snapshot>) -> Result<(), Error> + Send + Sync>;
 
-/// One transfer.
+/// An active transfer.
 pub(super) struct Running {
-    /// What is told of it.
+    /// Its status, except for the progress.
     pub(super) status: TransferStatus,
-    /// How far it is.
+    /// Its progress.
     pub(super) watch: Watch,
-    /// How it is stopped.
+    /// Its stop handle.
     pub(super) stop: Stop,
-    /// Whether it may go on.
+    /// The check whether it may continue.
     pub(super) judge: Judge,
-    /// How it was judged last.
+    /// The result of the last check.
     pub(super) judged: Judged,
-    /// What was seen of it.
+    /// Its trace for the history.
     pub(super) trace: Trace,
-    /// The storages and volumes of this site that it works in.
+    /// The storages and volumes of this site it works in.
     pub(super) storages: Vec<String>,
 }
 
@@ -44,17 +44,17 @@ impl Running {
     }
 }
 
-/// By which files a transfer was judged last, and how.
+/// The configuration of a transfer's last check, and the result.
 #[derive(Default)]
 pub(super) struct Judged {
     by: Option<Arc<Snapshot>>,
     refused: bool,
 }
 
-/// Running transfers by key, each with its number in the order they came.
+/// Active transfers by key, each with a sequence number.
 type Held = HashMap<u64, (u64, Running)>;
 
-/// The transfers that run now.
+/// The active transfers.
 #[derive(Default)]
 pub struct Transfers {
     running: Mutex<Held>,
@@ -63,14 +63,14 @@ pub struct Transfers {
     history: Mutex<History>,
 }
 
-/// A transfer's place in the list, given back when it ends.
+/// A transfer's entry in the list, removed on drop.
 pub(super) struct Listed<'a>(&'a Transfers, u64);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut all = self.0.lock();
         if let Some((number, running)) = all.remove(&self.1) {
-            // Before the lock is given back: a transfer is always in one of the two.
+            // Under the lock: a transfer is always in one of the two lists.
             self.0.history().take(number, running.status_now(), running.trace);
         }
         drop(all);
@@ -79,7 +79,7 @@ impl Drop for Listed<'_> {
 }
 
 impl Listed<'_> {
-    /// Notes something that happened, and the round trip to the other side.
+    /// Records an event and the RTT to the other side.
     pub(super) fn tell(&self, text: String, round_trip: Duration) {
         if let Some((_, running)) = self.0.lock().get_mut(&self.1) {
             running.trace.tell(Instant::now(), text);
@@ -97,12 +97,12 @@ impl Transfers {
         self.history.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Enters a transfer under `key`. Older runs under the same key are stopped first, also one that waited as this
-    /// one does and came in before it.
+    /// Enters a transfer under `key`. Older runs under the same key are stopped first, including one that still
+    /// waits here and came in before.
     ///
     /// # Errors
-    /// `Cancelled` if a newer run came in meanwhile, which is not to be tried again: it would end that run.
-    /// `TransferBusy` if an older one does not let go.
+    /// `Cancelled` if a newer run came in meanwhile: not to be retried, as a retry would end that run.
+    /// `TransferBusy` if the older one does not end in time.
     pub(super) fn enter(&self, key: u64, running: Running) -> Result<Listed<'_>, Error> {
         let number = self.next_number();
         let deadline = Instant::now() + SUPERSEDE_WITHIN;
@@ -135,20 +135,20 @@ impl Transfers {
         *next
     }
 
-    /// A key that no other transfer has.
+    /// A unique key.
     pub(super) fn fresh_key(&self) -> u64 {
-        // Keys of jobs are hashes; those of sends count down from the top and do not meet them in practice.
+        // Job keys are hashes; those of sends count down from the top, so collisions do not occur in practice.
         u64::MAX - self.next_number()
     }
 
-    /// All of them.
+    /// The status of all of them.
     pub fn list(&self) -> Vec<TransferStatus> {
         let mut all: Vec<_> = self.lock().values().map(|(_, running)| running.status_now()).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
-    /// Looks how far each one is.
+    /// Samples the progress of each.
     pub(super) fn look(&self) {
         let now = Instant::now();
         for (_, running) in self.lock().values_mut() {
@@ -157,7 +157,7 @@ impl Transfers {
         }
     }
 
-    /// What runs and what ended, as far as `visible` says, the newest first.
+    /// Active and past runs that `visible` accepts, active ones first, each part newest first.
     pub(super) fn runs(&self, visible: impl Fn(&TransferStatus) -> bool) -> Vec<Run> {
         let now = Instant::now();
         let all = self.lock();
@@ -169,17 +169,17 @@ impl Transfers {
         runs
     }
 
-    /// Notes how a transfer ended that is not in the list any more.
+    /// Records the result of a transfer that is no longer active.
     pub(super) fn ended(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
         self.history().ended(id, direction, result);
     }
 
-    /// What transfers told of the way to a site.
+    /// Rates and RTT measured by transfers with a site.
     pub(super) fn way(&self, site: &SiteName) -> Way {
         self.history().way(site)
     }
 
-    /// Stops what belongs to one transfer, of one principal if one is named, and waits until it has let go.
+    /// Stops the runs of one transfer, of one principal if given, and waits until they have ended.
     pub(super) fn stop_of(&self, id: &str, of: Option<&str>, error: &Error) {
         let is_of = |running: &Running| {
             running.status.id == id && of.is_none_or(|principal| running.status.principal == principal)
@@ -193,7 +193,7 @@ impl Transfers {
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, runs));
     }
 
-    /// Stops all of them at the same time: one whose peer takes nothing must not hold up the others.
+    /// Stops all of them concurrently: one with a blocked peer must not delay the others.
     pub fn stop_all(&self, error: &Error) {
         let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
         stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
@@ -201,9 +201,10 @@ impl Transfers {
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
     }
 
-    /// Stops those that may not go on by the files of now; each is judged once by the same files.
+    /// Stops those that may not continue under the new configuration; each is checked once per snapshot.
     ///
-    /// One that is refused is judged again the next time and stopped then: somebody may be in the middle of writing.
+    /// A refused transfer is stopped only when the next check refuses it too: the files may be in the middle of an
+    /// update.
     pub(super) fn judge(&self, now: &Arc<Snapshot>) {
         for (key, stop, judge) in self.not_judged_by(now) {
             let refused = judge(now).err();
@@ -215,7 +216,7 @@ impl Transfers {
         }
     }
 
-    /// Stops those that work in a storage or volume which cannot be worked on any more: `trouble` says why.
+    /// Stops transfers that work in an unusable storage or volume; `trouble` gives the error.
     pub(super) fn stop_in(&self, trouble: impl Fn(&str) -> Option<Error>) {
         let all = self.lock();
         let running = all.values().filter(|(_, running)| running.stop.stopped().is_none());
@@ -244,14 +245,14 @@ impl Transfers {
         others.map(judged).collect()
     }
 
-    /// Keeps whether a transfer was refused, and tells whether it had been the last time.
+    /// Stores whether a transfer was refused and returns the previous value.
     fn note_refusal(&self, key: u64, refused: bool) -> bool {
         let mut all = self.lock();
         all.get_mut(&key).is_some_and(|(_, running)| std::mem::replace(&mut running.judged.refused, refused))
     }
 }
 
-/// Stops a transfer without waiting until its peer was told.
+/// Stops a transfer without waiting until its peer is told.
 pub(super) fn stop_soon(stop: Stop, error: Error) {
     let stopping = {
         let (stop, error) = (stop.clone(), error.clone());
@@ -284,7 +285,7 @@ mod tests {
         Running { status, watch, stop: stop.clone(), judge, judged, trace, storages: Vec::new() }
     }
 
-    /// Enters and stays until it is stopped; the code it ends with.
+    /// Enters and stays until stopped; returns the code of the error.
     fn enter_and_stay(transfers: &Transfers) -> Code {
         let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
         let _listed = match transfers.enter(7, run(&stop)) {
@@ -358,7 +359,7 @@ mod tests {
         let _slow = slow.on_stop(move |_| held.lock().unwrap().recv().unwrap_or_default());
         let (told, hears) = mpsc::channel();
         let _quick = quick.on_stop(move |error| told.send(error.code).unwrap());
-        // Many slow ones, so that one of them comes before the quick one in whatever order.
+        // Many slow ones, so that one of them comes before the quick one in any iteration order.
         let stops = [&slow; 20].into_iter().chain([&quick]).zip(0..);
         let listed: Vec<_> = stops.map(|(stop, key)| transfers.enter(key, run(stop)).unwrap()).collect();
         std::thread::scope(|scope| {
@@ -383,7 +384,7 @@ mod tests {
             let newest = holder();
             transfers.stop_all(&Error::new(Code::Cancelled, "test", "", ""));
             assert_eq!(newest, Some(4));
-            // Also one that only waited: were it told to try again, it would end the newest.
+            // Including the one that only waited: a retry of it would end the newest.
             assert!(runs.into_iter().all(|run| run.join().unwrap() == Code::Cancelled));
         });
         assert!(transfers.lock().is_empty() && start.elapsed() < SUPERSEDE_WITHIN);

@@ -1,11 +1,11 @@
 //! The agent's half of an exported folder: credentials and configuration that an agent gets from its PoP.
 //!
 //! An agent is a PoP engine without a port, in a directory of its own. This module fills the directory: with a
-//! certificate that names the storage, for which the user's login is shown once and then the certificate itself, long
-//! before it expires; and with the agent's configuration from the PoP (account, map, cards and revocation lists),
-//! polled every second. The engine reads these files as any PoP reads its own. Guarantees: nothing is trusted that the
-//! site's authority, known from the login, does not vouch for; a text is whole or not there. Non-goal: the reverse
-//! connection, which is kept as any.
+//! certificate that names the storage, which is requested with the user's login once and renewed with the
+//! certificate itself long before it expires; and with the agent's configuration from the PoP (account, map, cards
+//! and revocation lists), polled every second. The engine reads these files as any PoP reads its own. Guarantees:
+//! nothing is trusted that the site's authority, known from the login, does not vouch for; a text is written in
+//! full or not at all. Non-goal: the reverse connection, which is handled as any other.
 
 use super::Site;
 use super::storage_identity;
@@ -31,25 +31,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How often the PoP is asked whether something changed.
+/// Poll interval for changed terms.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pause after a failure; doubles up to [`MAX_PAUSE`].
+/// Initial backoff after a failure; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
-/// Largest text taken from the PoP.
+/// Maximum size of a text from the PoP.
 const MAX_TEXT_BYTES: usize = 16 << 20;
-/// How long the PoP may say nothing.
+/// Timeout for the PoP's answers.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// What is exported, and how.
+/// The folder to export, and how.
 pub struct Wish {
     /// Name of the storage.
     pub storage: String,
     /// The folder.
     pub path: PathBuf,
-    /// `HOST:PORT` of the PoP, if not where its card says.
+    /// `HOST:PORT` of the PoP, if it differs from its card.
     pub pop: Option<String>,
-    /// Whether other sites are reached through the PoP alone.
+    /// Whether other sites are reached through the PoP only.
     pub through_pop: bool,
 }
 
@@ -59,11 +59,11 @@ pub struct Export {
     user: Home,
     site: SiteName,
     wish: Wish,
-    /// The texts that were written, by their digests.
+    /// The digests of the texts written.
     written: BTreeMap<String, [u8; 32]>,
 }
 
-/// Where a text of the PoP goes.
+/// The file of a text of the PoP.
 fn file_of(home: &Home, name: &str) -> Option<PathBuf> {
     let named = |name: &str| SiteName::parse(name).ok();
     match name.split_once('/') {
@@ -75,13 +75,13 @@ fn file_of(home: &Home, name: &str) -> Option<PathBuf> {
     }
 }
 
-/// Whether the other side answered and will say the same again.
+/// Whether an error is permanent.
 fn is_final(error: &Error) -> bool {
     error.retry() == Retry::Never
 }
 
 impl Export {
-    /// Serves a folder as a storage of the site that `user` is logged in to.
+    /// Prepares the export of a folder as a storage of the site that `user` is logged in to.
     ///
     /// # Errors
     /// `NotLoggedIn`, `UsageInvalid`.
@@ -90,7 +90,7 @@ impl Export {
         Principal::agent(&named, &wish.storage)?;
         let folder = user.state_dir().join("agents");
         let dir_of = |site: &str| folder.join(format!("{}@{site}", wish.storage));
-        // What the PoP told of the site's new name may be known here alone.
+        // A new name of the site may be known only from the PoP's texts.
         former_names::install(&Home::at(&dir_of(named.as_str())))?;
         let site = named.current().into_owned();
         let dir = dir_of(site.as_str());
@@ -108,20 +108,20 @@ impl Export {
         &self.home
     }
 
-    /// Makes the agent's directory, which nobody else may enter.
+    /// Creates the agent's private directory.
     pub fn make_home(&self) -> Result<(), Error> {
         make_private_dir(self.home.config_dir())?;
         make_private_dir(self.home.state_dir())?;
         make_private_dir(&self.home.crl_dir())?;
         make_dir(&self.home.trust_dir(), 0o755)?;
-        // The folder is what its user says now; the last start may have been on another machine.
+        // The user's path is authoritative; the last start may have been on another machine.
         storage_identity::forget(&self.home, &self.wish.storage)
     }
 
-    /// Takes what is needed from the PoP; as long as the PoP is not reached, again and again.
+    /// Gets certificate and configuration from the PoP; transient errors are retried.
     ///
     /// # Errors
-    /// What does not pass by itself, as `AgentRefused`.
+    /// Permanent ones, such as `AgentRefused`.
     pub fn begin(&mut self) -> Result<(), Error> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -135,7 +135,7 @@ impl Export {
         }
     }
 
-    /// Starts the thread that keeps certificate and terms fresh as long as the process lives.
+    /// Starts the thread that keeps certificate and terms up to date as long as the process lives.
     pub fn spawn(mut self, site: &Arc<Site>) -> Result<(), Error> {
         let site = Arc::downgrade(site);
         let (mut session, mut pause, mut last) = (None, FIRST_PAUSE, None);
@@ -170,7 +170,7 @@ impl Export {
         }
     }
 
-    /// Asks for all that is needed; gives the session if it is the agent's own.
+    /// Gets everything that is needed; returns the session if it is the agent's own.
     fn open(&mut self) -> Result<Option<Session>, Error> {
         self.keep_own_card()?;
         let own = self.own_credential().and_then(|own| self.connect(&own));
@@ -198,8 +198,8 @@ impl Export {
         Dialler::new(credential, trust, SILENCE)?.connect(&self.site)
     }
 
-    /// A session of the user, because the agent's certificate is missing or no good; why it is no good is told if the
-    /// user's is not either.
+    /// A session of the user, because the agent's certificate is missing or invalid; if the user's login is invalid
+    /// too, the error is that of the agent's certificate.
     fn connect_as_user(&self, why: Error) -> Result<Session, Error> {
         match Credential::user(&self.user, SystemTime::now()) {
             Ok(user) => self.connect(&user),
@@ -211,7 +211,7 @@ impl Export {
     fn renew_if_due(&self, session: &mut Session) -> Result<(), Error> {
         let own = self.own_credential()?;
         let left = own.facts()?.not_after.duration_since(SystemTime::now()).unwrap_or_default();
-        // What the authority before signed may be over sooner than it says.
+        // Certificates of a replaced authority may be rejected before they expire.
         let trust = Trust::load(&self.home)?;
         let is_of_now =
             trust.card(&self.site).is_none_or(|card| !is_of_another(&own.chain[0], &card.authority));
@@ -221,7 +221,7 @@ impl Export {
         }
     }
 
-    /// Gets a certificate. The key stays, so that key and certificate fit at any moment.
+    /// Gets a certificate. The key is kept, so that key and certificate match at any moment.
     fn enlist(&self, session: &mut Session) -> Result<(), Error> {
         let made = match secret::read(&self.home.host_key())? {
             Some(key) => KeyRequest::again(&key)?,
@@ -245,12 +245,12 @@ impl Export {
         write_file(&path, pem.as_bytes(), 0o644)
     }
 
-    /// Has the card of the own site here, from the login or from the last time.
+    /// Stores the card of the own site, from the login or from the last run.
     fn keep_own_card(&self) -> Result<(), Error> {
         let login = Trust::load(&home_of_user(&self.user, &self.site)?)?.export(&self.site);
         let own = Trust::load(&self.home)?;
         let known = match login {
-            // A login from before the site replaced its authority says less than what was told since.
+            // A login from before the site replaced its authority is older than the stored card.
             Some(card) if own.merge(card.clone(), None).is_ok() => Some(card),
             login => own.export(&self.site).or(login),
         };
@@ -267,7 +267,7 @@ impl Export {
         write_changed(&path, card.to_text().as_bytes())
     }
 
-    /// Takes over what the PoP says now.
+    /// Applies the current terms of the PoP.
     fn take_terms(&mut self, session: &mut Session) -> Result<(), Error> {
         let terms = match session.ask(Request::Terms(self.wish.storage.clone()))? {
             Reply::Terms(terms) => terms,
@@ -276,7 +276,7 @@ impl Export {
         for (name, digest) in &terms.texts {
             if self.written.get(name) != Some(digest) {
                 let text = self.fetch(session, name)?;
-                // What changed meanwhile is told the next time.
+                // A text that changed meanwhile is taken in the next poll.
                 if blake3::hash(&text) == *digest {
                     self.write_text(name, &text)?;
                     self.written.insert(name.clone(), *digest);
@@ -284,14 +284,14 @@ impl Export {
             }
         }
         if self.is_renamed() {
-            // The site is served under its new name once the process was started again, which it is soon.
+            // The site is served under its new name after the process has restarted, which happens soon.
             return Ok(());
         }
         self.forget_others(&terms)?;
         self.write_config(&terms)
     }
 
-    /// Whether the PoP has told that the own site has another name now.
+    /// Whether the PoP has announced a new name of the own site.
     fn is_renamed(&self) -> bool {
         let names = former_names::read(&self.home).unwrap_or_default();
         names.current(self.site.as_str()).is_some()
@@ -317,7 +317,7 @@ impl Export {
     }
 
     fn write_text(&self, name: &str, text: &[u8]) -> Result<(), Error> {
-        // What a newer PoP tells beside this is not for this version.
+        // Unknown texts of a newer PoP are ignored.
         let Some(path) = file_of(&self.home, name) else { return Ok(()) };
         if name == format!("site/{}", self.site) {
             return self.take_own_card(text);
@@ -325,14 +325,14 @@ impl Export {
         write_changed(&path, text)
     }
 
-    /// The endpoints of the own site may change, its authority only to one that it handed over to.
+    /// Updates the card of the own site: its endpoints may change, its authority only by a handover.
     fn take_own_card(&self, text: &[u8]) -> Result<(), Error> {
         let card = SiteCard::parse(&String::from_utf8_lossy(text))?;
         Trust::load(&self.home)?.compare(&SiteCard { revocation_list: None, ..card.clone() })?;
         self.write_own_card(card)
     }
 
-    /// Forgets the sites that the PoP does not trust any more.
+    /// Removes sites that the PoP no longer trusts.
     fn forget_others(&mut self, terms: &Terms) -> Result<(), Error> {
         let named = |name: &str| terms.texts.iter().any(|(known, _)| known == name);
         let gone = |kind: &str, dir: PathBuf, extension: &str| -> Result<(), Error> {
@@ -352,7 +352,7 @@ impl Export {
         Ok(())
     }
 
-    /// Rules on the ways to other sites: through the PoP, if that is wished.
+    /// Routing rules for other sites: through the PoP, if that was requested.
     fn routes(&self, terms: &Terms) -> BTreeMap<SiteName, Route> {
         let sites =
             terms.texts.iter().filter_map(|(name, _)| SiteName::parse(name.strip_prefix("site/")?).ok());
@@ -375,7 +375,7 @@ impl Export {
             map_own_users: terms.map_own_users,
             storage: BTreeMap::from([(self.wish.storage.clone(), storage)]),
             route: self.routes(terms),
-            // Nobody listens; its own users ask about it at the PoP.
+            // The agent does not listen; its users find it through the PoP.
             listen: vec![std::net::SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))],
             ..Config::default()
         };
@@ -389,7 +389,7 @@ impl Export {
     }
 }
 
-/// Tells a failure once, and ends what runs when the site does not want this agent any more.
+/// Logs a failure once, and stops all transfers if the site refuses this agent for good.
 fn note_failure(site: &Site, error: &Error, last: &mut Option<Error>) {
     if last.as_ref() != Some(error) {
         tracing::warn!(%error, "the PoP was not asked");
@@ -400,7 +400,7 @@ fn note_failure(site: &Site, error: &Error, last: &mut Option<Error>) {
     *last = Some(error.clone());
 }
 
-/// Writes a file if it would be another.
+/// Writes a file if its content differs.
 fn write_changed(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     match std::fs::read(path) {
         Ok(known) if known == bytes => Ok(()),

@@ -1,10 +1,11 @@
-//! Agents: storages that this PoP cannot mount, served by processes that dial in from where they are.
+//! Agents: storages that this PoP cannot mount, served by processes that dial in from their own machines.
 //!
 //! The configuration says which account's agent may serve a storage. A user who is mapped to that account gets the
-//! agent's certificate, and later the agent itself a fresh one; with it the agent keeps a line, and whoever asks this PoP
-//! about the storage is told to ask the agent, over circuits that pass here. What an agent goes by (the account it
-//! serves, the map, the cards of trusted sites) it takes from here. Guarantees: whoever is not mapped to the account any
-//! more, or whose certificate was taken back, has no line, no circuit and no fresh certificate within seconds.
+//! agent's certificate, and later the agent itself a renewed one; with it the agent keeps a line, and clients that
+//! ask this PoP about the storage are redirected to the agent, over circuits relayed here. The agent's
+//! configuration (the account it serves, the map, the cards of trusted sites) comes from here. Guarantees: a user
+//! who is no longer mapped to the account, or whose certificate was revoked, has no line, no circuit and no new
+//! certificate within seconds.
 
 use super::Site;
 use super::access::{Access, Proof, account_name, own_users};
@@ -29,23 +30,23 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Bytes of a text in one answer.
+/// Bytes of a text in one reply.
 const PART_BYTES: usize = 1 << 20;
 
-/// Texts that agents have beside the terms: names, content, digests.
+/// Texts sent to agents beside the terms: name, content, digest.
 pub(super) type Texts = Vec<(String, Vec<u8>, [u8; 32])>;
 
-/// What an agent may be asked; all else is its PoP's.
+/// Whether an agent serves a request; all others are for its PoP.
 pub(super) fn serves(request: &Request) -> bool {
     match request {
         Request::Whoami | Request::Redeem(_) => true,
-        // It speaks for nobody at other sites: they ask for a grant.
+        // An agent acts for no users at other sites: those need a grant.
         Request::PushFound { .. } => false,
         request => !request.storages().is_empty(),
     }
 }
 
-/// For whom a proof's principal runs the agent of a storage: the user himself, or who asked for the agent's certificate.
+/// The sponsor of a storage's agent: the user of the proof, or the user who requested the agent's certificate.
 fn sponsor(proof: &Proof, storage: &str, now: &Snapshot) -> Result<Sponsor, Error> {
     let refused = || {
         let cause = format!("a user of {} runs it, by a certificate of the user's own", now.site);
@@ -66,7 +67,7 @@ fn sponsor(proof: &Proof, storage: &str, now: &Snapshot) -> Result<Sponsor, Erro
     }
 }
 
-/// Whether an agent of this user may serve a storage; the account that is served.
+/// Checks whether an agent of this user may serve a storage; returns the account that is served.
 fn allowed<'a>(storage: &str, user: &Principal, now: &'a Snapshot) -> Result<&'a str, Error> {
     let refused = |cause: String| Err(Error::new(Code::AgentRefused, "enlist", storage, cause));
     let Some(account) = now.agent_of(storage) else {
@@ -81,25 +82,25 @@ fn allowed<'a>(storage: &str, user: &Principal, now: &'a Snapshot) -> Result<&'a
     }
 }
 
-/// Whether whoever has this proof may still be the agent that it names, by the files of now.
+/// Checks whether the holder of a proof may still act as the agent that it names.
 pub(super) fn check_agent(proof: &Proof, now: &Snapshot) -> Result<(), Error> {
     let storage = match &proof.principal {
         Principal::Agent { site, storage } if *site == now.site => storage,
-        // Of others their own sites judge, by revocation.
+        // Agents of other sites are ended by their own sites, by revocation.
         _ => return Ok(()),
     };
     let sponsor = sponsor(proof, storage, now)?;
     allowed(storage, &sponsor.user, now).map(drop)
 }
 
-/// Whether the session of a line or of circuits may go on.
+/// Checks whether the session of a line or of circuits may continue.
 pub(super) fn may_stay(proof: &Proof, now: &Snapshot) -> Result<(), Error> {
     verify_holder(&proof.chain, &now.trust, SystemTime::now())?;
     check_agent(proof, now)
 }
 
 impl Site {
-    /// Makes a certificate for the agent of a storage.
+    /// Issues a certificate for the agent of a storage.
     ///
     /// # Errors
     /// `AgentRefused` with the reason, `NotMapped`.
@@ -120,7 +121,7 @@ impl Site {
         issued.map(|issued| issued.pem)
     }
 
-    /// What the agent of a storage goes by.
+    /// The terms of the agent of a storage.
     ///
     /// # Errors
     /// As [`Site::enlist`].
@@ -136,10 +137,10 @@ impl Site {
         })
     }
 
-    /// A part of a text that the terms name, and whether more follows.
+    /// A part of a text named in the terms, and whether more follows.
     ///
     /// # Errors
-    /// As [`Site::enlist`]; `PathNotFound` for a text that is not there any more.
+    /// As [`Site::enlist`]; `PathNotFound` for a text that no longer exists.
     pub fn term(
         &self,
         proof: &Proof,
@@ -158,7 +159,7 @@ impl Site {
         Ok((text[start..end].to_vec(), end < text.len()))
     }
 
-    /// What agents that serve an account go by: of the map the rules by which somebody becomes that account, and no others.
+    /// The texts for agents of an account, with only those rules of the map that lead to that account; cached.
     fn texts(&self, now: &Snapshot, account: &str) -> Result<Arc<Texts>, Error> {
         let mut all = now.texts.lock().expect("no thread panics while it holds the lock: a panic aborts");
         if let Some(texts) = all.get(account) {
@@ -189,7 +190,7 @@ impl Site {
         Ok(texts.collect())
     }
 
-    /// The storages that agents serve, of those that may be told.
+    /// The status of agents, for the storages that `is_told` accepts.
     pub(super) fn agent_status(&self, is_told: impl Fn(&str) -> bool) -> Vec<AgentStatus> {
         let (now, lines) = (self.last_snapshot(), self.reverse_registry.lines());
         let status = |storage: &String| {
@@ -201,15 +202,15 @@ impl Site {
         now.storages.keys().filter(|storage| is_told(storage)).filter_map(status).collect()
     }
 
-    /// Whether the PoP is asked about its own storages, and not about one that an agent has.
+    /// Refuses a request for a storage that an agent serves.
     ///
     /// # Errors
-    /// `WithAgent` says whom to ask; `AgentAbsent`, `NotAgentsAccount`.
+    /// `WithAgent` redirects to the agent; `AgentAbsent`, `NotAgentsAccount`.
     pub fn expect_here(&self, access: &Access, request: &Request) -> Result<(), Error> {
         access.expect_here(&request.storages(), |agent| self.reverse_registry.has_line(agent))
     }
 
-    /// What to say of a grant that an agent of this site gave, if one did.
+    /// The error for a grant that an agent of this site gave; `None` for other grants.
     pub(super) fn of_agent(&self, grant: &Ticket) -> Option<Error> {
         let now = self.snapshot();
         let storage = now
@@ -223,7 +224,7 @@ impl Site {
         Some(Error::new(code, "redeem", storage, ""))
     }
 
-    /// The mark of the grants that are given here; a PoP's have none.
+    /// The mark of the grants given by this process; only an agent's have one.
     pub(super) fn grant_mark(&self) -> Option<Mark> {
         match &self.last_snapshot().principal {
             Principal::Agent { storage, .. } => Some(mark_of(storage)),
@@ -231,7 +232,7 @@ impl Site {
         }
     }
 
-    /// Lets circuits to the agent of a storage pass for a session, as long as what is returned lives.
+    /// Relays circuits to the agent of a storage for a session, as long as the returned value lives.
     ///
     /// # Errors
     /// `StorageUnknown`, `AgentAbsent`, `ProtocolViolation`.
@@ -255,7 +256,7 @@ impl Site {
         Ok(self.grant_circuits(proof, asked, link))
     }
 
-    /// A connection to an agent, which dials when it is called.
+    /// A connection to an agent, which dials when it is called over its line.
     pub(super) fn call_agent(&self, agent: &Principal) -> Result<TcpStream, Error> {
         self.reverse_registry.call(agent, random_ticket()?).map_err(|error| match error.code {
             Code::NoLine => Error { code: Code::AgentAbsent, ..error },

@@ -1,10 +1,10 @@
-//! Backfill at the home of a volume: content that followers wrote is fetched from them, soon, in the order of the log,
-//! one transfer at a time. The site that wrote it is asked first, then others that may have it.
+//! Backfill at the home of a volume: content that followers wrote is fetched from them soon, in the order of the
+//! log, one transfer at a time. The site that wrote it is asked first, then others that may have it.
 //!
-//! A transfer brings many files into a folder beside the volume's; the volume's reconciler puts each in its place if it
-//! is the version that the catalogue names. A follower that asks for the log is reachable: then content that it alone
-//! has is requested again. Guarantee: content in its place is verified and durable, and missing content stays listed as
-//! remote, after any kill.
+//! A transfer brings many files into a folder beside the volume's; the volume's reconciler moves each into its
+//! place if it is the version in the catalogue. A follower that asks for the log is reachable: then content that it
+//! alone has is requested again. Guarantee: content in its place is verified and durable, and missing content stays
+//! listed as remote, after any kill.
 
 use super::Site;
 use super::access::Access;
@@ -32,35 +32,35 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// Files that one transfer brings at most.
+/// Maximum files of one transfer.
 const PAGE: usize = 1000;
-/// How long a site is left alone that could not be asked: one that is heard, and others.
+/// Backoff after a failed request: for a site that was heard from since, and for others.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Pause before what came meanwhile is brought: files that are written one after the other come together.
+/// Delay before new content is fetched, so that files written in sequence are fetched together.
 const GATHER: Duration = Duration::from_millis(200);
-/// What tells the transfers of a volume's content to its home from those of its replicas.
+/// Distinguishes job keys of backfills from those of replica pulls.
 const JOB: u64 = 0x6177_6179_0000_0000;
 
-/// How bringing stands, by volume.
+/// State of the backfill of each volume.
 #[derive(Default)]
 pub(crate) struct Backfill(Mutex<HashMap<VolumeId, State>>);
 
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// Something came meanwhile.
+    /// More content is due.
     again: bool,
-    /// Sites that could not be asked, and when.
+    /// Failed requests: site and time.
     failed: HashMap<SiteName, Instant>,
-    /// Sites that were asked for what another one wrote and had nothing of it, and when.
+    /// Sites that had none of the content of an origin when asked, and when.
     lacks: HashMap<(SiteName, Origin), Instant>,
 }
 
-/// How asking a site went.
+/// The outcome of a request to a site.
 enum Asked {
     Gave,
     Failed,
-    /// It has nothing of what was wanted.
+    /// It has none of the wanted files.
     Lacks,
 }
 
@@ -69,7 +69,7 @@ impl Backfill {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether somebody shall begin now, because a site was heard.
+    /// Whether the caller shall start the backfill, now that a site was heard from.
     fn begin(&self, volume: VolumeId, heard: &SiteName) -> bool {
         let mut volumes = self.lock();
         let state = volumes.entry(volume).or_default();
@@ -81,7 +81,7 @@ impl Backfill {
         !std::mem::replace(&mut state.is_running, true)
     }
 
-    /// Whether to go on; who is told no has ended.
+    /// Whether to continue; on false the backfill has ended.
     fn goes_on(&self, volume: VolumeId) -> bool {
         let mut volumes = self.lock();
         let state = volumes.entry(volume).or_default();
@@ -89,7 +89,7 @@ impl Backfill {
         state.is_running
     }
 
-    /// Whether a site may be asked for what one wrote.
+    /// Whether a site may be asked for the content of an origin.
     fn may_ask(&self, volume: VolumeId, site: &SiteName, wrote: Origin) -> bool {
         let volumes = self.lock();
         let Some(State { failed, lacks, .. }) = volumes.get(&volume) else { return true };
@@ -97,7 +97,7 @@ impl Backfill {
         failed.get(site).is_none_or(is_over) && lacks.get(&(site.clone(), wrote)).is_none_or(is_over)
     }
 
-    /// Notes how asking a site for what one wrote went.
+    /// Records the outcome of a request to a site for the content of an origin.
     fn note(&self, volume: VolumeId, site: &SiteName, wrote: Origin, asked: Asked) {
         let mut volumes = self.lock();
         let State { failed, lacks, .. } = volumes.entry(volume).or_default();
@@ -110,7 +110,7 @@ impl Backfill {
         }
     }
 
-    /// Whoever could not be asked may be asked now.
+    /// Clears the backoff of all sites.
     pub(super) fn forget_failures(&self, volume: VolumeId) {
         if let Some(state) = self.lock().get_mut(&volume) {
             state.failed.clear();
@@ -119,7 +119,7 @@ impl Backfill {
     }
 }
 
-/// Works as the account of that name.
+/// Runs work as the account of that name.
 pub(super) struct AsAccount(pub(super) String);
 
 impl Hands for AsAccount {
@@ -133,7 +133,7 @@ impl Hands for AsAccount {
     }
 }
 
-/// What other sites have alone of a volume of this site.
+/// Remote content of a volume of this site.
 pub(super) struct Distant {
     pub(super) fetching: Arc<ReadThrough>,
     pub(super) name: String,
@@ -150,7 +150,7 @@ impl Elsewhere for Distant {
     }
 }
 
-/// The site whose changes have a number.
+/// The site with an origin number.
 pub(super) fn site_of(tree: &VolumeTree, origin: Origin) -> Result<SiteName, Error> {
     let known = followers(tree)?.into_iter().find(|(_, number)| *number == origin);
     let nobody =
@@ -159,7 +159,7 @@ pub(super) fn site_of(tree: &VolumeTree, origin: Origin) -> Result<SiteName, Err
 }
 
 impl Site {
-    /// The sites that may have what this one, the home, has not: first the one that wrote it.
+    /// The sites that may have content that the home lacks, the writer first.
     pub(super) fn holders_in_order(
         &self,
         name: &str,
@@ -172,7 +172,7 @@ impl Site {
         Ok(self.sources(wrote, &self.fellows(facts, tree, None)?, path))
     }
 
-    /// Brings what others have alone of a volume of this site; one of them was just heard.
+    /// Starts the backfill of a volume of this site; one of its followers was just heard from.
     pub(super) fn collect_from(self: &Arc<Self>, id: VolumeId, heard: &SiteName) {
         let snapshot = self.last_snapshot();
         let named = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && !snapshot.follows(facts));
@@ -200,7 +200,7 @@ fn keep_collecting(site: &Weak<Site>, name: &str, facts: &VolumeConfig, volume: 
     }
 }
 
-/// Goes once through all that is away.
+/// One pass over all remote content.
 pub(super) fn collect(
     site: &Site,
     name: &str,
@@ -222,7 +222,7 @@ pub(super) fn collect(
     if volume.is_any_away() {
         return Ok(());
     }
-    // What was replaced while it was on its way is nobody's.
+    // Leftovers in the folder are superseded versions.
     let (plain, account) = (volume.plain().clone(), Account::lookup_to_lend(&facts.account)?);
     let work = move || plain.root().and_then(|root| remove_tree(&*root, INCOMING));
     match account.spawn("collect", work)?.join().expect("a panic aborts the process") {
@@ -231,7 +231,7 @@ pub(super) fn collect(
     }
 }
 
-/// Brings files that one site wrote, from there or from others that have them.
+/// Fetches files that one site wrote, from it or from others that have them.
 fn bring_from_any(
     site: &Site,
     name: &str,
@@ -251,7 +251,7 @@ fn bring_from_any(
         site.note_asked(&from, brought.as_ref().err());
         let asked = match &brought {
             _ if left.len() < wanted && brought.is_ok() => Asked::Gave,
-            // Whoever wrote it has it, or a newer version, which is heard of soon.
+            // The writer has the content, or a newer version whose record arrives soon.
             Ok(()) if wrote.as_ref() != Some(&from) => Asked::Lacks,
             _ => Asked::Failed,
         };
@@ -263,7 +263,7 @@ fn bring_from_any(
     Ok(())
 }
 
-/// Those that may be put in their places: a plain file that is wrong is replaced if its owner stays the same.
+/// Files that may be moved into place: a corrupt plain file is replaced only if its owner stays the same.
 fn replaceable(
     facts: &VolumeConfig,
     volume: &Volume,
@@ -282,7 +282,7 @@ fn replaceable(
     Ok(account.spawn("collect", work)?.join().expect("a panic aborts the process"))
 }
 
-/// Brings files of one site and has them put in their places; what did not come stays in the list.
+/// Fetches files from one site and has them moved into place; files that did not arrive stay in `wanted`.
 fn bring(
     site: &Site,
     name: &str,
@@ -309,7 +309,7 @@ fn bring(
     let pull = Pull { from, name, id: facts.id, job: key ^ JOB, to, shown, recursive: false };
     let (to, how) = ((base.clone(), None), (&Watch::default(), &Stop::default()));
     let pulled = site.pull_into(&access, &account, &pull, to, sources, how);
-    // What came before it was cut is there.
+    // Files that arrived before an interruption are there.
     let (found, checked) = (wanted.clone(), move |found: &AwayFound| is_right(&*base, found));
     let arrived = account.spawn("collect", move || {
         let right = found.iter().filter(|found| checked(found));
@@ -325,7 +325,7 @@ fn bring(
     pulled
 }
 
-/// Whether what came has the digest that the catalogue names, if it does; what has not goes.
+/// Whether a received file has the digest in the catalogue, if there is one; a corrupt one is removed.
 fn is_right(incoming: &dyn Dir, found: &AwayFound) -> bool {
     let Ok(file) = incoming.open_read(&found.name) else { return false };
     let Some(digest) = found.digest else { return true };
@@ -337,12 +337,12 @@ fn is_right(incoming: &dyn Dir, found: &AwayFound) -> bool {
             let _ = incoming.remove_file(&found.name);
             false
         }
-        // It did not come.
+        // It did not arrive.
         Err(_) => false,
     }
 }
 
-/// The folder of what arrives.
+/// The folder for incoming files.
 fn folder(plain: &dyn Store) -> Result<Arc<dyn Dir>, Error> {
     let root = plain.root()?;
     match root.mkdir(INCOMING, 0o700) {
@@ -352,7 +352,7 @@ fn folder(plain: &dyn Store) -> Result<Arc<dyn Dir>, Error> {
 }
 
 impl Snapshot {
-    /// What sites have alone of a volume of this one.
+    /// Remote content of a volume of this site, by site.
     pub(super) fn only_at(&self, volume: &Volume) -> Result<Vec<OnlyAt>, Error> {
         let told = volume.away_by_site()?.into_iter().map(|AwayAt { origin, count, bytes }| {
             let site = match origin {

@@ -1,9 +1,10 @@
-//! Bootstrap of a follower by snapshot: the home has truncated records that a new or late site would need, so the site
-//! takes the tree in pages.
+//! Bootstrap of a follower from a snapshot: the home has truncated records that a new or late site would need, so
+//! the site takes the tree in pages.
 //!
-//! Pages, and the records made meanwhile, go into a shadow copy beside the visible one; when that is whole it replaces
-//! it, in one step. After a kill the transfer continues with the page after the last one. Replicas stay: nodes have the
-//! same numbers in both copies. Their plain files are renamed, and removed, as the names were.
+//! Pages, and the records made meanwhile, go into a shadow copy beside the visible one; when that is complete it
+//! replaces the visible one atomically. After a kill the transfer continues with the page after the last one.
+//! Replicas stay: nodes have the same ids in both copies. Their plain files are renamed and removed as the names
+//! changed.
 
 use super::log_shipping::ask;
 use super::replicas::{dir_of, each_page, make_dirs};
@@ -23,19 +24,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// Pages that are thrown away at most because the home has forgotten the records after them, before that is an error.
+/// Maximum restarts because the home truncated the records after the pages; then it is an error.
 const MOST_BEGINS: u32 = 3;
 
-/// Pages that wait to be stored, a megabyte each.
+/// Pages queued for storing, a megabyte each.
 const PAGES_WAITING: usize = 2;
 
-/// Where plain files are, and whose they are.
+/// The store of plain files and the account that owns them.
 pub(super) type Plain<'p> = Option<(&'p Arc<LocalStore>, &'p Account)>;
 
-/// Takes the whole tree of a volume, and shows it.
+/// Takes the whole tree of a volume and makes it visible.
 ///
 /// # Errors
-/// What the home says; `CatalogueFailed`.
+/// Those of the home; `CatalogueFailed`.
 pub(super) fn take_pages(
     session: &mut Session,
     volume: VolumeId,
@@ -64,11 +65,11 @@ pub(super) fn take_pages(
     Ok(())
 }
 
-/// Takes the whole tree of the home's log of now, without showing it; none if that is not wanted any more. Pages that came before
-/// may be of another log.
+/// Takes the whole tree of the home's current log without making it visible; `None` if it is no longer wanted.
+/// Starts from the first page, because earlier pages may be of another log.
 ///
 /// # Errors
-/// What the home says; `CatalogueFailed`.
+/// Those of the home; `CatalogueFailed`.
 pub(super) fn take_another(
     session: &mut Session,
     volume: VolumeId,
@@ -99,7 +100,7 @@ fn ask_page(session: &mut Session, volume: VolumeId, after: Option<Reached>) -> 
     }
 }
 
-/// Takes pages from where they are on, to the last. The next one is on its way while one is stored.
+/// Takes the remaining pages. The next one is requested while one is being stored.
 fn take_rest(
     session: &mut Session,
     volume: VolumeId,
@@ -115,7 +116,7 @@ fn take_rest(
             while go_on() {
                 let page = ask_page(session, volume, after.take())?;
                 after.clone_from(&page.next);
-                // Whoever stores says why he does not go on.
+                // If the storing thread has failed, it returns the error.
                 if to_store.send(page).is_err() || after.is_none() {
                     break;
                 }
@@ -128,7 +129,7 @@ fn take_rest(
     })
 }
 
-/// Takes the records that were made while pages came; whether the copy is whole.
+/// Takes the records made while pages were taken; whether the copy is complete.
 fn take_records(
     session: &mut Session,
     volume: VolumeId,
@@ -149,7 +150,7 @@ fn take_records(
             VolumeReply::Records { records, .. } if is_next(&records, position.seq) => {
                 late.follow(origin, &records)?;
             }
-            // Nothing was ever done in it.
+            // The log is empty.
             VolumeReply::Records { last: 0, .. } => return Ok(true),
             VolumeReply::Records { records, .. } if records.is_empty() => {
                 return Err(violation("log", "an end before that of the tree"));
@@ -160,17 +161,17 @@ fn take_records(
     }
 }
 
-/// Whether there are records, and they go on after one.
+/// Whether the records continue after `seq`.
 fn is_next(records: &[Record], seq: u64) -> bool {
     records.first().is_some_and(|first| first.seq.checked_sub(1) == Some(seq))
 }
 
-/// Shows the new copy, and has the plain files follow it.
+/// Makes the new copy visible, and renames the plain files accordingly.
 fn show(tree: &VolumeTree, late: &VolumeTree, origin: Origin, plain: Plain<'_>) -> Result<(), Error> {
     let plain = if tree.holds_any()? { plain } else { None };
     let Some((plain, account)) = plain else { return tree.show_late(origin, late) };
     let left = left(tree, &paths(late, tree)?)?;
-    // Not held until they are under their new names, so that a kill in between leaves nothing wrong.
+    // Not held until they have their new names, so that a kill in between leaves no wrong entry.
     tree.set_held(&left.iter().map(|left| (left.id, None)).collect::<Vec<_>>())?;
     tree.show_late(origin, late)?;
     let (plain, count) = (plain.clone(), left.len());
@@ -184,7 +185,7 @@ fn show(tree: &VolumeTree, late: &VolumeTree, origin: Origin, plain: Plain<'_>) 
     tree.set_held(&moved)
 }
 
-/// The paths of the files of a tree that `tree` holds.
+/// The paths in a tree of the files that `tree` holds.
 fn paths(of: &VolumeTree, tree: &VolumeTree) -> Result<HashMap<NodeId, Vec<RelPath>>, Error> {
     let mut paths: HashMap<NodeId, Vec<RelPath>> = HashMap::new();
     each_page(of, &RelPath::root(), &mut |page| {
@@ -197,16 +198,16 @@ fn paths(of: &VolumeTree, tree: &VolumeTree) -> Result<HashMap<NodeId, Vec<RelPa
     Ok(paths)
 }
 
-/// A plain file under a name that its file does not have any more.
+/// A plain file under a name that its file no longer has.
 struct Left {
     id: NodeId,
     from: RelPath,
-    /// Its only new name, if it has one.
+    /// Its new name, if it has exactly one.
     to: Option<RelPath>,
     held: HeldReplica,
 }
 
-/// What is held under names that are gone.
+/// Held files under removed names.
 fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<Left>, Error> {
     let mut left = Vec::new();
     each_page(tree, &RelPath::root(), &mut |page| {
@@ -228,9 +229,9 @@ fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<Le
     Ok(left)
 }
 
-/// Moves and removes plain files; tells what is held of those that were moved.
+/// Moves and removes plain files; returns the held state of those moved.
 fn move_all(plain: &LocalStore, left: &[Left]) -> Vec<(NodeId, Option<HeldReplica>)> {
-    // What is gone first: its name may be that of another file by now.
+    // Removals first: another file may have the name by now.
     for gone in left.iter().filter(|left| left.to.is_none()) {
         let removed = dir_of(plain, &gone.from).and_then(|(dir, name)| dir.remove_file(name));
         tell(removed, &gone.from);
@@ -254,7 +255,7 @@ fn tell(done: Result<(), Error>, path: &RelPath) {
     }
 }
 
-/// Renames a plain file; it is as it was, but for the time of the rename.
+/// Renames a plain file; only its change time may differ afterwards.
 fn rename(plain: &LocalStore, left: &Left, to: &RelPath) -> Result<HeldReplica, Error> {
     let (from_dir, from_name) = dir_of(plain, &left.from)?;
     let stamp = stamp_of(plain, &left.from)?;
@@ -275,7 +276,7 @@ fn stamp_of(plain: &LocalStore, path: &RelPath) -> Result<Stamp, Error> {
     }
 }
 
-/// Removes the directories above a path that are empty now.
+/// Removes the directories above a path that have become empty.
 fn remove_empty(plain: &LocalStore, path: &RelPath) {
     let mut at = path.parent();
     while let Some(dir) = at.filter(|dir| !dir.is_root()) {

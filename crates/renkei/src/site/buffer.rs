@@ -1,15 +1,15 @@
 //! The PoP's buffer: files of transfers on their way, in a folder that no storage's name leads to.
 //!
-//! Each transfer has a folder of its own, `TRANSFER-ID/`, with the tree it brings in `files/` and what is reserved for
-//! it in `reservation`. The rules of who may have how much are in [`renkei_core::buffer`]; here they meet the disk. A
-//! reservation is on the disk before it is granted, and goes before the files do, so that whatever a crash leaves is
-//! found at the next start: with a reservation it is charged to its owner as before, without one it belongs to nobody
-//! and is removed. When all of a transfer has come it is *sealed*: nothing is written any more, and what was not used is
-//! given back.
+//! Each transfer has a folder of its own, `TRANSFER-ID/`, with its tree in `files/` and its reservation in
+//! `reservation`. The accounting rules are in [`renkei_core::buffer`]; this module applies them to the disk. A
+//! reservation is on the disk before it is granted, and is removed before the files are, so that leftovers of a
+//! crash are found at the next start: with a reservation they are charged to their owner as before, without one
+//! they are orphans and are removed. When all files of a transfer have arrived it is *sealed*: it becomes
+//! read-only, and unused space is released.
 //!
 //! Guarantee: no more is on the disk than is charged, because a receiver asks before it writes ([`Buffer::write`]).
-//! A file counts with its length, holes too. No lock is held while files are counted or removed. One process has a
-//! buffer at a time.
+//! A file counts with its length, including holes. No lock is held while files are counted or removed. One process
+//! has a buffer at a time.
 
 use super::buffer_digests::{DIGESTS, sync};
 use crate::home::{file_error, make_private_dir, write_file};
@@ -34,39 +34,39 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Version of a reservation's file.
+/// Version of the reservation file.
 const VERSION: u8 = 1;
-/// Name of the reservation in a transfer's folder.
+/// Name of the reservation file in a transfer's folder.
 const RESERVATION: &str = "reservation";
 /// Name of the tree beside it.
 pub(super) const FILES: &str = "files";
-/// Name of the file whose lock says that a process has the buffer.
+/// Name of the lock file of the process that has the buffer.
 const LOCK: &str = "lock";
-/// Largest file of a reservation that is read.
+/// Maximum size of a reservation file.
 const MAX_RESERVATION_BYTES: u64 = 4096;
-/// How long what has not come whole is kept after it was last written to, in milliseconds: a day to go on with it.
+/// Retention of an incomplete transfer after the last write, in milliseconds: a day to resume it.
 pub(super) const UNFINISHED_MS: u64 = 24 * 3600 * 1000;
 
-/// What is reserved for a transfer.
+/// The reservation of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     version: u8,
-    /// Who is charged.
+    /// The principal that is charged.
     pub owner: Principal,
     /// The account that writes and reads the files.
     pub account: String,
     /// Bytes of content.
     pub bytes: u64,
-    /// Since when, milliseconds since 1970.
+    /// Its start, milliseconds since 1970.
     pub since_ms: u64,
-    /// When it expires.
+    /// Its expiry, milliseconds since 1970.
     pub until_ms: u64,
-    /// Whether all of it has arrived.
+    /// Whether all files have arrived.
     pub sealed: bool,
 }
 
 impl Reservation {
-    /// Room of so many bytes from now until then.
+    /// A reservation of `bytes`.
     pub fn new(owner: &Principal, account: &str, bytes: u64, now_ms: u64, until_ms: u64) -> Self {
         let (owner, account) = (owner.clone(), account.to_owned());
         Reservation { version: VERSION, owner, account, bytes, since_ms: now_ms, until_ms, sealed: false }
@@ -75,11 +75,11 @@ impl Reservation {
 
 struct State {
     ledger: Ledger,
-    /// What those that wait will have.
+    /// Requests that wait for space.
     wanted: HashMap<TransferId, Reservation>,
-    /// What those have that have room, as it is on the disk.
+    /// Granted reservations, as on the disk.
     kept: HashMap<TransferId, Reservation>,
-    /// Transfers that are being received, and by how many sessions.
+    /// Transfers that are being received, with the number of sessions.
     filling: HashMap<TransferId, usize>,
 }
 
@@ -87,15 +87,15 @@ struct State {
 pub struct Buffer {
     folder: PathBuf,
     state: Mutex<State>,
-    /// Held as long as this lives.
+    /// The lock file, locked as long as this lives.
     _lock: File,
 }
 
-/// A transfer is being received, as long as this lives.
+/// Marks a transfer as being received while it lives.
 pub struct Filling {
     buffer: Arc<Buffer>,
     id: TransferId,
-    /// Whether some of it is there.
+    /// Whether some of its data had arrived before.
     pub(super) is_begun: bool,
 }
 
@@ -110,15 +110,15 @@ impl Drop for Filling {
 }
 
 impl Buffer {
-    /// Opens the buffer in a folder, made if it is missing, and takes up what is in it.
+    /// Opens the buffer in a folder, which is created if missing, and recovers its content.
     ///
     /// # Errors
-    /// `BufferExposed`, `BufferMissing` if another process has it, and those of the file system; a single reservation that cannot be
-    /// read makes its files nobody's.
+    /// `BufferExposed`, `BufferMissing` if another process has it, and those of the file system; an unreadable
+    /// reservation makes its files orphans.
     pub fn open(folder: &Path, limits: Limits) -> Result<Self, Error> {
         refuse_exposed(folder, &[geteuid().as_raw()])?;
         make_private_dir(folder)?;
-        // Somebody may have made it meanwhile.
+        // Another process may have created it meanwhile.
         refuse_exposed(folder, &[geteuid().as_raw()])?;
         let lock = take(folder)?;
         let (mut known, mut found, mut kept) = (Vec::new(), Vec::new(), HashMap::new());
@@ -140,8 +140,8 @@ impl Buffer {
         Ok(Buffer { folder: folder.into(), state: Mutex::new(state), _lock: lock })
     }
 
-    /// Asks for room. Asking again changes nothing, unless it is for more; it keeps what is held, and who waits waits
-    /// until `patience_ms`.
+    /// Requests space. A repeated request changes nothing, unless it is for more; it extends a granted reservation
+    /// to `wanted.until_ms`, and a waiting one until `patience_ms`.
     ///
     /// # Errors
     /// As [`Ledger::ask`], and those of the file system.
@@ -155,7 +155,7 @@ impl Buffer {
         Ok(answer)
     }
 
-    /// What was reserved for a transfer that has room.
+    /// The granted reservation of a transfer.
     ///
     /// # Errors
     /// `BufferGone`.
@@ -165,11 +165,11 @@ impl Buffer {
         state.kept.get(id).filter(|_| !leaves).cloned().ok_or_else(|| gone(id))
     }
 
-    /// The tree of a transfer that has room, to be written and read by its account.
+    /// The tree of a transfer with a reservation, to be written and read by its account.
     ///
     /// # Errors
-    /// `BufferGone`, also for anybody but the owner; `ReadOnlyStorage` if it shall be written and all of it has arrived;
-    /// `NotMapped` if its owner has become another account since.
+    /// `BufferGone`, also for all but the owner; `ReadOnlyStorage` for writing to a sealed one; `NotMapped` if its
+    /// owner is mapped to another account by now.
     pub fn enter(
         &self,
         id: &TransferId,
@@ -192,7 +192,7 @@ impl Buffer {
         Ok(Arc::new(LocalStore::open(&self.path(id).join(FILES), AccessMode::ReadWrite)?))
     }
 
-    /// A transfer is about to be received: counts what is there, and keeps it as long as it comes.
+    /// Begins to receive a transfer: counts the files present, and extends the reservation.
     pub fn filling(self: &Arc<Self>, id: TransferId, now_ms: u64) -> Result<Filling, Error> {
         let bytes = bytes_in(&self.path(&id))?;
         let mut state = self.lock();
@@ -204,7 +204,7 @@ impl Buffer {
         kept.map(|()| filling)
     }
 
-    /// Lets so many bytes more be written for a transfer; to be asked before they are.
+    /// Charges `bytes` more to a transfer; called before they are written.
     ///
     /// # Errors
     /// `BufferFull`.
@@ -212,16 +212,17 @@ impl Buffer {
         self.lock().ledger.write(id, bytes)
     }
 
-    /// Where the digests of what came are.
+    /// The file of the digests of received slots.
     pub(super) fn digests(&self, id: &TransferId) -> PathBuf {
         self.path(id).join(DIGESTS)
     }
 
-    /// All of a transfer has come: its bytes are counted, what it did not use is given back, and it is kept until
-    /// then. To seal again is to keep it longer.
+    /// Seals a transfer whose files have all arrived: counts its bytes, releases unused space, and keeps it until
+    /// `until_ms`. Sealing it again only extends that.
     ///
     /// # Errors
-    /// `BufferGone`, also for anybody but the owner; `BufferFull` if it is more than was reserved and that cannot grow.
+    /// `BufferGone`, also for all but the owner; `BufferFull` if it is larger than its reservation and that cannot
+    /// grow.
     pub fn seal(&self, id: &TransferId, owner: &Principal, until_ms: u64) -> Result<u64, Error> {
         let mut reservation = self.reservation(id)?;
         if reservation.owner != *owner {
@@ -243,12 +244,12 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Keeps what a transfer has at least until then.
+    /// Keeps a transfer at least until `until_ms`.
     pub fn keep(&self, id: &TransferId, until_ms: u64) {
         self.lock().ledger.keep(id, until_ms);
     }
 
-    /// A transfer needs its room no more: its files are removed, then the room is free.
+    /// Releases a transfer: its files are removed, then the space is free.
     pub fn leave(&self, id: &TransferId) -> Result<(), Error> {
         let has_files = {
             let mut state = self.lock();
@@ -258,7 +259,8 @@ impl Buffer {
         if has_files { self.remove(id) } else { Ok(()) }
     }
 
-    /// Removes what expired and what nobody owns; gives those that waited and have room now, or never will.
+    /// Removes expired transfers and orphans; returns waiting requests that were granted now, or cannot be granted
+    /// any more.
     pub fn tend(&self, now_ms: u64) -> Vec<(TransferId, Result<(), Error>)> {
         let leaving = {
             let mut state = self.lock();
@@ -279,7 +281,7 @@ impl Buffer {
         told.into_iter().map(|(id, granted)| (id, self.on_granted(&mut state, &id, granted))).collect()
     }
 
-    /// What is being received does not expire.
+    /// Extends the reservations of transfers that are being received.
     fn keep_what_comes(&self, state: &mut State, now_ms: u64) {
         let ids: Vec<TransferId> = state.filling.keys().copied().collect();
         for id in ids {
@@ -292,7 +294,7 @@ impl Buffer {
         }
     }
 
-    /// Keeps what a transfer has until then, also over a restart.
+    /// Extends a reservation, durably.
     fn lengthen(&self, state: &mut State, id: &TransferId, until_ms: u64) -> Result<(), Error> {
         state.ledger.keep(id, until_ms);
         let Some(reservation) = state.kept.get_mut(id) else { return Ok(()) };
@@ -300,61 +302,61 @@ impl Buffer {
         write_reservation(&self.path(id), reservation)
     }
 
-    /// Everything that is held, with what is known of it.
+    /// All entries of the ledger, with their reservations.
     pub fn held(&self) -> Vec<(Held, Option<Reservation>)> {
         let state = self.lock();
         let held = state.ledger.held().into_iter();
         held.map(|held| (state.kept.get(&held.id).cloned(), held)).map(|(kept, held)| (held, kept)).collect()
     }
 
-    /// What one transfer has, with what is known of it.
+    /// The ledger entry and the reservation of one transfer.
     pub fn held_by(&self, id: &TransferId) -> Option<(Held, Reservation)> {
         let state = self.lock();
         state.ledger.held_by(id).zip(state.kept.get(id).cloned())
     }
 
-    /// Whether a transfer waits for room or has it, and for whom.
+    /// The owner of a transfer that waits for space or has it.
     pub fn owner_of(&self, id: &TransferId) -> Option<Principal> {
         let state = self.lock();
         let waits = state.wanted.get(id).map(|wanted| wanted.owner.clone());
         waits.or_else(|| state.ledger.held_by(id)?.owner)
     }
 
-    /// Who waits, in their order.
+    /// Waiting requests, in order.
     pub fn waiting(&self) -> Vec<Waiting> {
         self.lock().ledger.waiting()
     }
 
-    /// The room there is for somebody who asked for so much.
+    /// The space available to an owner who requested `wanted` bytes.
     pub fn room(&self, owner: &Principal, wanted: u64, standing: Standing) -> Room {
         let ledger = &self.lock().ledger;
         let Limits { capacity: size, quota } = ledger.limits();
         Room { standing, wanted, size, charged: ledger.used(), own: ledger.used_by(owner), quota }
     }
 
-    /// Transfers of one owner that have room or wait for it and have not come whole.
+    /// Number of incomplete transfers of one owner, granted and waiting.
     pub fn unfinished_of(&self, owner: &Principal) -> usize {
         let state = self.lock();
         let kept = state.kept.values().filter(|kept| !kept.sealed && kept.owner == *owner).count();
         kept + state.wanted.values().filter(|wanted| wanted.owner == *owner).count()
     }
 
-    /// The limits of now.
+    /// The current limits.
     pub fn limits(&self) -> Limits {
         self.lock().ledger.limits()
     }
 
-    /// Changes the limits; what is held stays, also if it is more.
+    /// Changes the limits; existing reservations stay, even above them.
     pub fn set_limits(&self, limits: Limits) {
         self.lock().ledger.set_limits(limits);
     }
 
-    /// Bytes charged to each owner; what belongs to nobody is told under no name.
+    /// Bytes charged to each owner; orphans are listed under `None`.
     pub fn owners(&self) -> std::collections::BTreeMap<Option<Principal>, u64> {
         self.lock().ledger.owners()
     }
 
-    /// Where the buffer is.
+    /// The folder of the buffer.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -368,13 +370,13 @@ impl Buffer {
         let wanted = state.wanted.remove(id);
         granted?;
         match wanted {
-            // Whoever waited asks again soon, and has it for longer then.
+            // A waiting client asks again soon, which extends the reservation.
             Some(wanted) => self.write_down(state, id, &wanted),
             None => Ok(()),
         }
     }
 
-    /// Puts a granted reservation on the disk and keeps it as long as that says.
+    /// Stores a granted reservation and extends its retention accordingly.
     fn record(&self, state: &mut State, id: &TransferId, wanted: &Reservation) -> Result<(), Error> {
         state.wanted.remove(id);
         self.write_down(state, id, wanted)?;
@@ -382,7 +384,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Puts a granted reservation on the disk, with an empty tree if there is none; what cannot be kept is not granted.
+    /// Stores a granted reservation, with an empty tree if there is none; if that fails the grant is withdrawn.
     fn write_down(&self, state: &mut State, id: &TransferId, wanted: &Reservation) -> Result<(), Error> {
         let path = self.path(id);
         let before = state.kept.get(id);
@@ -406,7 +408,7 @@ impl Buffer {
         written
     }
 
-    /// Removes the files of one that leaves; the reservation first, so that a crash leaves them nobody's.
+    /// Removes the files of a released transfer; the reservation first, so that a crash leaves orphans.
     fn remove(&self, id: &TransferId) -> Result<(), Error> {
         let store = LocalStore::open(&self.folder, AccessMode::ReadWrite)?;
         let (root, name) = (store.root()?, hex(id));
@@ -416,7 +418,7 @@ impl Buffer {
         }
         let removed = forgive(remove_tree(&*root, name.as_bytes()).map(drop));
         if removed.as_ref().is_err_and(|error| error.code == Code::PermissionDenied) {
-            // Directories that their owner may not change, of an unprivileged PoP.
+            // In an unprivileged PoP: directories without write permission for their owner.
             unlock_all(&root.child(name.as_bytes())?)?;
             forgive(remove_tree(&*root, name.as_bytes()).map(drop))?;
         } else {
@@ -438,12 +440,12 @@ impl Buffer {
     }
 }
 
-/// The files of a transfer are not there.
+/// The error for a transfer whose files are not there.
 pub(super) fn gone(id: &TransferId) -> Error {
     Error::new(Code::BufferGone, "open", hex(id), "")
 }
 
-/// What is gone already is as good as removed.
+/// Makes a removal idempotent.
 fn forgive(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(error) if error.code == Code::PathNotFound => Ok(()),
@@ -451,7 +453,7 @@ fn forgive(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Takes the buffer for this process.
+/// Locks the buffer for this process.
 fn take(folder: &Path) -> Result<File, Error> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -465,7 +467,7 @@ fn take(folder: &Path) -> Result<File, Error> {
     }
 }
 
-/// Lets the owner change each directory of a tree.
+/// Gives the owner write permission on each directory of a tree.
 fn unlock_all(top: &Arc<dyn Dir>) -> Result<(), Error> {
     let mut todo = vec![RelPath::root()];
     while let Some(path) = todo.pop() {
@@ -483,7 +485,7 @@ fn unlock_all(top: &Arc<dyn Dir>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folders of transfers; anything else there is left alone.
+/// The folders of transfers; other entries are ignored.
 fn transfers_in(folder: &Path) -> Result<Vec<(TransferId, PathBuf)>, Error> {
     let listed = std::fs::read_dir(folder).map_err(|error| file_error("read", folder, &error))?;
     let mut found = Vec::new();
@@ -494,7 +496,7 @@ fn transfers_in(folder: &Path) -> Result<Vec<(TransferId, PathBuf)>, Error> {
     Ok(found)
 }
 
-/// A transfer's id in the one form that a folder's name has.
+/// Parses the canonical form of a transfer's id.
 fn parse_id(name: &str) -> Option<TransferId> {
     let number = u128::from_str_radix(name, 16).ok()?;
     let id = number.to_be_bytes();
@@ -512,7 +514,7 @@ fn bytes_in(path: &Path) -> Result<u64, Error> {
     }
 }
 
-/// Makes a transfer's folder, and in it the empty tree for its account.
+/// Creates a transfer's folder, and in it the empty tree for its account.
 fn make_tree(path: &Path, account: &str) -> Result<(), Error> {
     let account = Account::lookup(account)?;
     account.check_servable()?;
@@ -533,7 +535,7 @@ fn write_reservation(path: &Path, reservation: &Reservation) -> Result<(), Error
 fn read(path: &Path) -> Result<Reservation, Error> {
     let unusable = |error| file_error("read", path, &error);
     let data = std::fs::symlink_metadata(path).map_err(unusable)?;
-    // A link or a FIFO would lead elsewhere, or never end.
+    // A symbolic link or a FIFO would lead elsewhere, or block.
     if !data.is_file() || data.len() > MAX_RESERVATION_BYTES {
         return Err(Error::new(Code::IoFailed, "read", path.display(), "it is no reservation"));
     }
@@ -573,7 +575,7 @@ mod tests {
         Account::own().unwrap().name
     }
 
-    /// Asks for room, as patient as it is long.
+    /// Requests space, with a patience as long as the reservation.
     fn reserve(buffer: &Buffer, number: u8, wanted: Reservation) -> Result<Answer, Error> {
         let patience = wanted.until_ms;
         buffer.reserve(id(number), wanted, patience)
@@ -625,7 +627,7 @@ mod tests {
         enter(&buffer, 2, "bob").unwrap();
         assert!(buffer.tend(8).is_empty());
         assert_eq!(used(&buffer), 50);
-        // What expires goes from the disk.
+        // Expired transfers are removed from the disk.
         assert!(buffer.tend(9).is_empty());
         assert_eq!((used(&buffer), folders(dir.path())), (0, 0));
     }
@@ -640,7 +642,7 @@ mod tests {
         }
         drop(buffer);
         let of = |number: u8| dir.path().join(hex(&id(number)));
-        // One whose removal was cut short, one that is unreadable, and something that is none.
+        // An interrupted removal, an unreadable reservation, and an unrelated folder.
         fs::remove_file(of(2).join(RESERVATION)).unwrap();
         fs::write(of(3).join(RESERVATION), b"\x09nonsense").unwrap();
         fs::create_dir(dir.path().join("lost+found")).unwrap();
@@ -677,7 +679,7 @@ mod tests {
         let filling = buffer.filling(id(1), 0).unwrap();
         buffer.write(&id(1), 30).unwrap();
         assert_eq!(buffer.write(&id(1), 1).unwrap_err().code, Code::BufferFull);
-        // It does not expire as long as it comes, and a day later.
+        // It does not expire while it is being received, nor within a day after that.
         buffer.tend(UNFINISHED_MS * 3);
         drop(filling);
         buffer.tend(UNFINISHED_MS * 4 - 1);
@@ -731,8 +733,8 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
 
-        /// Whatever happens, no owner and not all of them are charged more than is allowed, and no more is on the disk
-        /// than is charged.
+        /// For any sequence of operations, no owner and not all of them are charged more than the limits, and no
+        /// more is on the disk than is charged.
         #[test]
         fn the_quota_is_exact_at_every_moment(
             steps in proptest::collection::vec((0..8_u8, 0..5_u8, 1..70_u64), 0..40)

@@ -2,12 +2,13 @@
 //! buffer.
 //!
 //! A user of the site reserves space for a transfer, sends the files there as to any other place, and submits the
-//! transfer. From then on the files belong to the transfer: they are sealed, and removed when it is done or cancelled,
-//! or when their time is over, which ends it with RK-STORE-22. The end of a transfer is always stored before its files
-//! are removed; leftovers of a crash between the two are found by garbage collection, at the start and once a minute.
+//! transfer. From then on the files belong to the transfer: they are sealed, and removed when it is done or
+//! cancelled, or when they expire, which ends it with RK-STORE-22. The end of a transfer is always stored before
+//! its files are removed; leftovers of a crash between the two are found by garbage collection, at the start and
+//! once a minute.
 //!
-//! Files of the buffer are opened for their owner alone, whose account they belong to; a transfer's own credential
-//! reaches those of that transfer ([`renkei_core::identity::Scope`]).
+//! Files of the buffer are opened only for their owner, as the owner's account; a transfer's own credential reaches
+//! only the files of that transfer ([`renkei_core::identity::Scope`]).
 
 use super::Site;
 use super::access::{Access, Opened};
@@ -30,22 +31,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often it is looked whose time is over and who has room now.
+/// Poll interval for expired transfers and waiting requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often the catalogue is asked about every piece, in milliseconds.
+/// Interval at which all pieces are checked against the catalogue, in milliseconds.
 const LOOK_AT_ALL_EVERY_MS: u64 = 60 * 1000;
-/// How long somebody waits who does not ask again, in milliseconds.
+/// Time after which a waiting request expires if it is not repeated, in milliseconds.
 const PATIENCE_MS: u64 = 30 * 1000;
-/// Uploads of one owner that are not finished, at most: each has a folder.
+/// Maximum unfinished uploads of one owner: each has a folder.
 const MAX_UNFINISHED: usize = 1000;
-/// How much longer a piece is kept whose transfer runs, in milliseconds.
+/// Extension of a piece whose transfer runs, in milliseconds.
 const A_WHILE_MS: u64 = 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// What is kept as long as a transfer is received into the buffer, and what is asked and told meanwhile.
+/// The guard and the hooks of a transfer that is received into the buffer.
 type Custody = (Filling, Arc<dyn ReceiveHooks>);
 
-/// Starts the thread that tends the buffer for as long as the PoP lives.
+/// Starts the garbage collection thread of the buffer, which runs as long as the PoP lives.
 pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
     let looked_ms = AtomicU64::new(0);
     spawn_every(site, "buffer", LOOK_EVERY, move |site| {
@@ -62,12 +63,12 @@ pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
     })
 }
 
-/// Whether a transfer's sources are in the buffer since it was handed in.
+/// Whether a transfer's sources were uploaded to the buffer.
 pub(super) fn is_uploaded(spec: &Submission) -> bool {
     spec.send.sources.iter().any(|source| source.from.storage == STORAGE)
 }
 
-/// Whose files a place in the buffer is among, and where.
+/// The transfer of a place in the buffer, and the path in its tree.
 fn owner_of(place: &Place) -> Result<(TransferId, RelPath), Error> {
     let unknown = || Error::new(Code::BufferGone, "open", place, "it names no transfer");
     split(place).ok_or_else(unknown)
@@ -91,7 +92,7 @@ impl Access {
         Ok(Opened { store, path, account: self.account.clone() })
     }
 
-    /// What limits a transfer that is received into the buffer; `None` for any other place.
+    /// The guard and the hooks for a transfer that is received into the buffer; `None` for any other place.
     pub(super) fn fill_buffer(&self, to: &Place) -> Result<Option<Custody>, Error> {
         let Some((id, _)) = split(to) else { return Ok(None) };
         let buffer = self.snapshot.buffer()?;
@@ -100,7 +101,8 @@ impl Access {
         Ok(Some((filling, keeping)))
     }
 
-    /// Compares what is sent from the buffer with what came there; all sources of a transfer are there, or none.
+    /// The check of files sent from the buffer against their recorded digests; all sources of a transfer are in the
+    /// buffer, or none.
     pub(super) fn compare_buffered(&self, open: &OpenSend) -> Result<Option<SourceCheck>, Error> {
         let first = open.sources.first().and_then(|source| split(&source.from));
         let Some((id, _)) = first else { return Ok(None) };
@@ -122,12 +124,12 @@ impl Site {
         self.last_snapshot().buffer()
     }
 
-    /// How long files wait to be forwarded, in milliseconds.
+    /// Retention of files that wait to be forwarded, in milliseconds.
     pub(super) fn keep_ms(&self) -> u64 {
         self.last_snapshot().config.buffer.keep_days.saturating_mul(DAY_MS)
     }
 
-    /// Reserves room for a transfer that a user of this site will hand in, or says what it waits for.
+    /// Reserves space for a transfer that a user of this site will submit, or reports the shortage.
     ///
     /// # Errors
     /// `NotAllowed` for users of other sites, `BufferMissing`, `BufferTooSmall`, `BufferFull`, `SubmissionConflict`.
@@ -172,10 +174,10 @@ impl Site {
         Ok(Standing::Waits(shortage))
     }
 
-    /// Takes the files over that a transfer sends from the buffer: nothing is written there any more.
+    /// Seals the sources that a transfer sends from the buffer.
     ///
     /// # Errors
-    /// `BufferGone` if they are not there, `NotQueueable` if they are not the transfer's own.
+    /// `BufferGone` if they are not there, `NotQueueable` if they belong to another transfer.
     pub(super) fn seal_sources(&self, owner: &Principal, submission: &Submission) -> Result<(), Error> {
         let id = &submission.send.transfer;
         if submission.open.to.storage == STORAGE {
@@ -191,7 +193,7 @@ impl Site {
         }
         match self.buffer()?.seal(id, owner, now_ms() + UNFINISHED_MS) {
             Ok(_) => Ok(()),
-            // Handed in once more, after it was done.
+            // A repeated submission, after it was done.
             Err(error) if error.code == Code::BufferGone && self.queue.catalogue()?.load(id)?.is_some() => {
                 Ok(())
             }
@@ -199,7 +201,7 @@ impl Site {
         }
     }
 
-    /// Transfers were handed in: their files wait for so long.
+    /// Extends the retention of the sources of submitted transfers.
     pub(super) fn keep_sources(&self, all: &[Submission], answers: &[Result<(), Error>]) {
         let until_ms = now_ms().saturating_add(self.keep_ms());
         let taken = all.iter().zip(answers).filter(|(one, answer)| answer.is_ok() && is_uploaded(one));
@@ -210,7 +212,7 @@ impl Site {
         }
     }
 
-    /// The transfer has ended, and that is stored: its files go.
+    /// Removes the files of a transfer that has ended; its end is stored.
     pub(super) fn leave_buffer(&self, row: &Row) {
         if !matches!(row.course.state, State::Done | State::Cancelled) {
             return;
@@ -221,7 +223,7 @@ impl Site {
         }
     }
 
-    /// Gives up what was sent to the buffer and not handed in; says whether there was anything.
+    /// Cancels an upload that was not submitted; whether there was one.
     pub(super) fn abandon_upload(&self, who: Option<&Principal>, id: &TransferId) -> Result<bool, Error> {
         let Ok(buffer) = self.buffer() else { return Ok(false) };
         match buffer.owner_of(id) {
@@ -240,14 +242,14 @@ impl Site {
         }
     }
 
-    /// What of a queued transfer is in the buffer.
+    /// The part of a queued transfer that is in the buffer.
     pub(super) fn buffered(&self, id: &TransferId) -> Option<Buffered> {
         let (held, kept) = self.buffer().ok()?.held_by(id).filter(|(held, _)| !held.leaving)?;
         let Held { written: bytes, until_ms, .. } = held;
         Some(Buffered { site: self.name(), bytes, whole: kept.sealed, until_ms })
     }
 
-    /// The buffer as a user may see it, or the administrator.
+    /// The buffer as a user may see it, or as the administrator (`None`).
     ///
     /// # Errors
     /// `BufferMissing`.
@@ -278,8 +280,8 @@ impl Site {
         })
     }
 
-    /// Frees what is to go, and gives room to who waits; with `all`, every piece is looked at. Says whether it could be
-    /// known what is to go.
+    /// Removes expired files and grants waiting requests; with `all`, every piece is checked. False if the
+    /// catalogue is not open yet, so that no piece could be checked.
     fn tend_buffer(&self, now: u64, all: bool) -> Result<bool, Error> {
         let snapshot = self.last_snapshot();
         let buffer = match snapshot.buffer() {
@@ -300,9 +302,9 @@ impl Site {
         Ok(true)
     }
 
-    /// Does with a piece what the state of its transfer says.
+    /// Applies the state of its transfer to a piece.
     fn judge_piece(&self, buffer: &Buffer, held: &Held, now: u64) -> Result<(), Error> {
-        // One that nobody handed in has the time it got when it was last written to.
+        // Before submission it expires after the last write.
         let Some(row) = self.queue.catalogue()?.load(&held.id)? else { return Ok(()) };
         let kept_until = row.submitted_ms.saturating_add(self.keep_ms());
         let runs = self.queue.active().contains_key(&row.id);
@@ -317,7 +319,7 @@ impl Site {
         Ok(())
     }
 
-    /// Ends a transfer whose files have waited too long.
+    /// Ends a transfer whose files have expired.
     fn lose(&self, row: &Row) -> Result<(), Error> {
         let cause = "they waited for their destination too long and were removed";
         let error = Error { cause: cause.into(), ..gone(&row.id) }.at(self.name().as_str());
@@ -366,7 +368,7 @@ mod tests {
         Principal::parse("alice@kek").unwrap()
     }
 
-    /// A PoP whose buffer holds a file of each of these transfers, sealed and handed in.
+    /// A PoP whose buffer holds a sealed file of each of these transfers, which are submitted.
     fn pop(dir: &std::path::Path, ids: &[TransferId]) -> Arc<Site> {
         let (home, data) = site(dir);
         std::fs::create_dir(data).unwrap();
@@ -387,7 +389,7 @@ mod tests {
         site
     }
 
-    /// A transfer from the buffer, as it is in the catalogue.
+    /// A transfer from the buffer, as a row of the catalogue.
     fn row(id: &TransferId) -> New {
         let name = |name: &str| renkei_core::path::SiteName::parse(name).unwrap();
         let from = Source { from: source(id, 0), to: RelPath::root(), alone: false };
@@ -452,7 +454,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let ids = [[1; 16], [2; 16]];
         let site = pop(dir.path(), &ids);
-        // It was cancelled, and the PoP killed before the files went.
+        // It was cancelled, and the PoP killed before the files were removed.
         ask(&site, &ids[0], Change::Cancel);
         let buffer = site.buffer().unwrap();
         let until = now_ms() + UNFINISHED_MS;

@@ -1,10 +1,9 @@
-//! The digests of files in the buffer, kept beside a transfer's files and compared with the bytes that are sent on:
-//! corruption on the buffer's disk is detected there, and named.
+//! The digests of files in the buffer, kept beside a transfer's files and compared with the bytes that are
+//! forwarded: corruption on the buffer's disk is detected there, and reported as such.
 //!
-//! One record for each slot of a file: the path's hash, the slot's number, its BLAKE3; the last one counts. Records are
-//! appended as slots come, each whole or not at all, and synced when all has come. They are for what is in the tree
-//! now: one that is missing after a power cut in the middle of an upload leaves its slot to the checks of each hop
-//! alone.
+//! One record for each slot of a file: the path's hash, the slot's number, its BLAKE3; the last one counts. Records
+//! are appended as slots arrive, each whole or not at all, and synced when all have arrived. They describe the
+//! current tree: if one is missing after a power cut during an upload, only the checks of each hop cover its slot.
 
 use super::buffer::Buffer;
 use crate::home::{append_whole, file_error};
@@ -26,7 +25,7 @@ const SLOT: usize = 4;
 const DIGEST: usize = 32;
 const RECORD: usize = PATH + SLOT + DIGEST;
 
-/// Keeps what is received for one transfer.
+/// Records the digests of one incoming transfer.
 pub(super) struct Keeping {
     buffer: Arc<Buffer>,
     id: TransferId,
@@ -35,7 +34,7 @@ pub(super) struct Keeping {
 }
 
 impl Keeping {
-    /// Goes on with what an earlier session recorded.
+    /// Continues the records of an earlier session.
     pub(super) fn open(buffer: &Arc<Buffer>, id: TransferId, path: PathBuf) -> Result<Self, Error> {
         let opened = File::options().create(true).write(true).truncate(false).open(&path);
         let file = opened.map_err(|error| file_error("open", &path, &error))?;
@@ -43,11 +42,11 @@ impl Keeping {
     }
 }
 
-/// Records that several threads add to.
+/// The record file, shared by several threads.
 struct Records(Mutex<File>);
 
 impl Records {
-    /// Adds one behind the whole ones: what a crash or a full disk left of another is written over.
+    /// Appends a record after the whole ones; a partial one, left by a crash or a full disk, is overwritten.
     fn add(&self, record: &[u8; RECORD]) -> io::Result<()> {
         let file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = file.metadata()?.len() / RECORD as u64;
@@ -75,16 +74,16 @@ fn key(path: &RelPath, slot: u32) -> [u8; PATH + SLOT] {
     key
 }
 
-/// Returns when what was recorded is on stable storage.
+/// Syncs the records.
 pub(super) fn sync(path: &Path) -> Result<(), Error> {
     match File::open(path) {
         Ok(file) => file.sync_all().map_err(|error| file_error("sync", path, &error)),
-        // Nothing came that has content.
+        // No slots arrived.
         Err(_) => Ok(()),
     }
 }
 
-/// Compares what is sent from the buffer with what came.
+/// The check of forwarded slots against the recorded digests.
 ///
 /// # Errors
 /// If the records cannot be read.
@@ -111,10 +110,10 @@ pub(super) fn compare(path: &Path, id: TransferId) -> Result<SourceCheck, Error>
     Ok(Arc::new(is_as_it_came))
 }
 
-/// Records in the order of their keys, of each the last.
+/// Records sorted by key, only the last of each key.
 fn sorted(bytes: &[u8]) -> Vec<[u8; RECORD]> {
     let mut records: Vec<[u8; RECORD]> = bytes.as_chunks::<RECORD>().0.to_vec();
-    // Stable, so that the last of a key stays the last.
+    // The sort is stable, so the last of a key stays the last.
     records.sort_by(|a, b| a[..PATH + SLOT].cmp(&b[..PATH + SLOT]));
     records.reverse();
     records.dedup_by(|a, b| a[..PATH + SLOT] == b[..PATH + SLOT]);
@@ -142,7 +141,7 @@ mod tests {
     #[test]
     fn a_record_that_was_cut_short_shifts_no_other() {
         let mut file = tempfile::tempfile().unwrap();
-        // As a power cut leaves it, and a full disk might.
+        // A partial record, as a power cut or a full disk leaves it.
         io::Write::write_all(&mut file, &[1; RECORD + 7]).unwrap();
         let records = Records(Mutex::new(file));
         records.add(&[2; RECORD]).unwrap();

@@ -1,9 +1,9 @@
-//! Clean-up of cancelled transfers of the queue: files that arrived are removed at the destination, at once or as soon
-//! as that site is reachable.
+//! Clean-up of cancelled transfers of the queue: files that arrived are removed at the destination, at once or as
+//! soon as that site is reachable.
 //!
-//! The home PoP of a transfer notes the cancellation in `state/given-up` and tells the destination, in the name of the
-//! owner while the credential of the transfer is valid, else as the PoP of the owner's site. A destination that was not
-//! reached within a week has removed the files by itself.
+//! The home PoP of a transfer notes the cancellation in `state/given-up` and tells the destination, in the name of
+//! the owner while the credential of the transfer is valid, else as the PoP of the owner's site. A destination that
+//! was not reached within a week has removed the files by itself.
 
 use super::Site;
 use super::cleanup::ABANDONED_AFTER;
@@ -26,14 +26,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How often a site is told that could not be reached.
+/// Retry interval for unreachable sites.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
 /// Version of the notes.
 const VERSION: u8 = 1;
-/// Longest note.
+/// Maximum size of a note.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// A transfer that was given up.
+/// A note: a cancelled transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Given {
     transfer: TransferId,
@@ -43,10 +43,10 @@ struct Given {
     since_ms: u64,
 }
 
-/// What is to be told.
+/// State of the clean-up thread.
 #[derive(Default)]
 pub(crate) struct CancelCleanup {
-    /// Credentials of those that were given up since the start; no longer than that are they kept.
+    /// Credentials of transfers cancelled since the start; they are kept in memory only.
     credentials: Mutex<HashMap<TransferId, Vec<u8>>>,
     bell: Mutex<bool>,
     rung: Condvar,
@@ -68,7 +68,7 @@ impl CancelCleanup {
     }
 }
 
-/// Starts the thread that tells what was given up, for as long as the PoP lives.
+/// Starts the clean-up thread, which runs as long as the PoP lives.
 pub fn spawn_giving_up(site: &Arc<Site>) -> Result<(), Error> {
     let weak = Arc::downgrade(site);
     let work = move || {
@@ -84,7 +84,7 @@ pub fn spawn_giving_up(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// Has what arrived of a transfer removed, if it was cancelled; `credential` is what its owner delegated.
+    /// Starts the clean-up of a cancelled transfer; `credential` is its owner's delegation.
     pub(super) fn give_up(&self, row: &Row, credential: Option<Vec<u8>>) {
         if row.course.state != State::Cancelled || row.course.attempts == 0 {
             return;
@@ -115,7 +115,7 @@ impl Site {
         write_file(&folder.join(hex_id(&row.id)), &bytes, 0o600)
     }
 
-    /// Whether a transfer stays given up: whoever tries it again wants what had arrived.
+    /// Whether a transfer is still cancelled: a retry needs the data that had arrived.
     fn is_given_up(&self, given: &Given) -> Result<bool, Error> {
         let row = self.queue.catalogue()?.load(&given.transfer)?;
         Ok(row.is_none_or(|row| row.course.state == State::Cancelled))
@@ -125,7 +125,8 @@ impl Site {
         self.home().state_dir().join("given-up")
     }
 
-    /// Tells what was not told yet, the newest first: one site that does not answer must not hold up the others for long.
+    /// Tells the destinations, the newest cancellation first: a site that does not answer must not delay the others
+    /// for long.
     fn tell_given_up(&self) {
         let mut all = notes(&self.given_up_folder());
         all.sort_by_key(|(_, given)| std::cmp::Reverse(given.since_ms));
@@ -155,20 +156,20 @@ impl Site {
     }
 
     fn tell_one(&self, given: &Given) -> Result<(), Error> {
-        // What was on its way through the buffer here has a journal here.
+        // A transfer that went through the buffer here has a journal here.
         self.give_up_here(&given.transfer, &given.owner)?;
         if given.to == self.name() && self.last_snapshot().agent_of(&given.storage).is_none() {
             return Ok(());
         }
         match self.tell_as_owner(given) {
             Some(Ok(())) => Ok(()),
-            // An agent hears its users alone.
+            // An agent serves only its users.
             Some(Err(error)) if error.retry() == Retry::Later => Err(error),
             _ => ask(&self.dialler(&self.snapshot())?, given, None),
         }
     }
 
-    /// In the name of the owner; `None` if the credential is not there any more, or not good.
+    /// Tells the destination in the name of the owner; `None` if the credential is gone or invalid.
     fn tell_as_owner(&self, given: &Given) -> Option<Result<(), Error>> {
         let kept = lock(&self.giving_up.credentials).get(&given.transfer).cloned()?;
         let delegation = Delegation::from_bytes(&kept).ok()?;
@@ -187,13 +188,13 @@ fn ask(dialler: &Dialler, given: &Given, storage: Option<String>) -> Result<(), 
     session.ask(Request::Unfinished(AboutUnfinished { storage, what })).map(drop)
 }
 
-/// Whether it is told again: within the week, and not to a site whose renkei does not know of it.
+/// Whether it is retried: within a week, and only on transient errors.
 fn is_for_later(error: &Error, given: &Given) -> bool {
     let age = Duration::from_millis(now_ms().saturating_sub(given.since_ms));
     error.retry() == Retry::Later && age < ABANDONED_AFTER
 }
 
-/// What is noted in a folder.
+/// The notes in a folder.
 fn notes(folder: &Path) -> Vec<(PathBuf, Given)> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let read = |path: PathBuf| {

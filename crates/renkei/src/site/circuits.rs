@@ -1,11 +1,11 @@
-//! Circuits that pass through this PoP: who may have them, where they lead, what they carried.
+//! Circuits relayed by this PoP: permissions, destinations, statistics.
 //!
-//! A session asks for circuits to a site; connections that show one of its tickets are coupled to a connection to that
-//! site, got by the best way from here, and their bytes are passed on unseen. A connection may come a moment before
-//! the session that speaks for it: it waits, in a stranger's place, and is refused when nobody spoke for it in time.
-//! Guarantees: only principals the configuration lets, only to trusted sites, no more than `limits.max_circuits`; a
-//! ticket works once; when the session ends, unused tickets end with it; what they lead to has proved to be a PoP of that
-//! site ([`crate::mover::targets`]). Non-goal: looking into what passes.
+//! A session requests circuits to a site; connections that present one of its tickets are coupled to a connection
+//! to that site, over the best route from here, and their bytes are relayed unseen. A connection may arrive a
+//! moment before the session's request: it waits, counted among unauthenticated connections, and is refused if no
+//! request follows in time. Guarantees: only principals the configuration lets, only to trusted sites, no more than
+//! `limits.max_circuits`; a ticket works once; when the session ends, its unused tickets are revoked; the far end
+//! has proved to be a PoP of that site ([`crate::mover::targets`]). Non-goal: inspecting the relayed data.
 
 use super::access::Proof;
 use super::relay_pace::Paced;
@@ -36,43 +36,43 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a connection waits for the session that speaks for it.
+/// Timeout of a connection for the request of its session.
 const SPOKEN_FOR_WITHIN: Duration = Duration::from_secs(10);
-/// How long a circuit may carry nothing.
+/// Idle timeout of a circuit.
 const IDLE: Duration = Duration::from_secs(600);
-/// Stack of a circuit's thread, which shakes hands once and then calls little.
+/// Stack size of a circuit's thread, which does one handshake and has shallow calls otherwise.
 const STACK_BYTES: usize = 1 << 20;
 
-/// What somebody asked for in one request.
+/// A request for circuits.
 pub struct Asked {
-    /// Where the circuits lead: to the PoP of a site, or to an agent of this one.
+    /// The destination: the PoP of a site, or an agent of this one.
     pub to: Principal,
-    /// What their tickets are made of.
+    /// The seed of their tickets.
     pub seed: Ticket,
-    /// How many at most.
+    /// Maximum number of circuits.
     pub count: u16,
-    /// Through how many more PoPs.
+    /// Maximum number of further relays.
     pub further: u8,
-    /// The request's number, to tell of failures.
+    /// The id of the request, for failure replies.
     pub id: u64,
 }
 
-/// Leave for circuits of one session.
+/// Permission for the circuits of one session.
 pub(super) struct Leave {
     principal: Principal,
     asked: Asked,
     link: Arc<ControlSender>,
     open: AtomicU32,
     paced: Arc<Paced>,
-    /// How the circuits get to the site, where a further PoP passes them on.
+    /// The route to the site, if a further PoP relays them.
     onward: Mutex<Option<Transport>>,
-    /// Its session has ended.
+    /// Whether its session has ended.
     over: AtomicBool,
-    /// Its circuits shall end too.
+    /// Whether its circuits must end too.
     cut: AtomicBool,
 }
 
-/// A connection nobody spoke for yet.
+/// A connection whose ticket is not known yet.
 struct Early {
     sock: TcpStream,
     received: Vec<u8>,
@@ -80,7 +80,7 @@ struct Early {
     place: Box<dyn Send>,
 }
 
-/// All circuits.
+/// All circuits of the PoP.
 #[derive(Default)]
 pub(crate) struct Circuits {
     state: Mutex<State>,
@@ -94,13 +94,13 @@ struct State {
     early: HashMap<Ticket, Early>,
 }
 
-/// Lets circuits pass as long as it lives.
+/// The permission of a session; its unused tickets are revoked on drop.
 pub struct Passing<'a> {
     all: &'a Circuits,
     leave: Arc<Leave>,
 }
 
-/// Counts an open circuit.
+/// Counts an open circuit while it lives.
 struct Open(Arc<Leave>);
 
 impl Drop for Open {
@@ -118,7 +118,7 @@ impl Leave {
 }
 
 impl Leave {
-    /// A connection to the site they lead to. Where a further PoP passes it on, one session there speaks for all circuits.
+    /// A connection to the destination. If a further PoP relays it, one session there requests all circuits.
     fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Transport), Error> {
         let to = self.asked.to.site();
         let steps = dialler.plan(to)?;
@@ -150,7 +150,7 @@ impl Drop for Passing<'_> {
         let (principal, to) = (&self.leave.principal, &self.leave.asked.to);
         tracing::info!(target: "audit", %principal, %to, bytes, "circuits end");
         self.leave.over.store(true, Ordering::Relaxed);
-        // Those that are open go on; the leave is listed until the last of them has ended.
+        // Open circuits continue; the leave is listed until the last of them has ended.
         state.forget_ended();
     }
 }
@@ -168,7 +168,7 @@ impl Circuits {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Lets circuits pass; gives those that came already.
+    /// Registers the tickets of a leave; returns connections that arrived before.
     fn grant(&self, leave: Arc<Leave>) -> (Passing<'_>, Vec<Early>) {
         let mut state = self.lock();
         let mut came = Vec::new();
@@ -183,7 +183,7 @@ impl Circuits {
         (Passing { all: self, leave }, came)
     }
 
-    /// The leave a ticket stands for; without one the connection waits.
+    /// Redeems the ticket of a connection; if it is unknown the connection waits.
     fn take(&self, ticket: Ticket, early: Early) -> Option<(Arc<Leave>, Early)> {
         let mut state = self.lock();
         if let Some(leave) = state.tickets.remove(&ticket) {
@@ -193,7 +193,7 @@ impl Circuits {
         None
     }
 
-    /// Closes connections nobody spoke for, and counts them.
+    /// Closes connections whose tickets were not announced in time, and counts them.
     pub(super) fn refuse_late(&self) -> u64 {
         let mut state = self.lock();
         state.forget_ended();
@@ -202,13 +202,13 @@ impl Circuits {
         (before - state.early.len()) as u64
     }
 
-    /// Closes a connection nobody spoke for yet.
+    /// Closes a connection that still waits.
     fn give_up(&self, ticket: &Ticket) {
         let early = self.lock().early.remove(ticket);
         drop(early);
     }
 
-    /// What passes now, for those whom `shown` lets see it.
+    /// Status of the relayed circuits of principals that `shown` accepts.
     pub(super) fn list(&self, shown: impl Fn(&Principal) -> bool) -> Vec<RelayedStatus> {
         let status = |leave: &Arc<Leave>| RelayedStatus {
             principal: leave.principal.to_string(),
@@ -219,7 +219,7 @@ impl Circuits {
         self.lock().leaves.iter().filter(|leave| shown(&leave.principal)).map(status).collect()
     }
 
-    /// Ends the circuits of those who are `not` good any more.
+    /// Ends the circuits for which `not` is true.
     pub(super) fn end(&self, not: impl Fn(&Principal, &Principal) -> bool) {
         let state = self.lock();
         for leave in state.leaves.iter().filter(|leave| not(&leave.principal, &leave.asked.to)) {
@@ -228,7 +228,7 @@ impl Circuits {
         }
     }
 
-    /// Takes a place for one more circuit.
+    /// Counts one more circuit, within the limits.
     fn enter(&self, leave: &Arc<Leave>, limit: u64) -> Result<Open, Error> {
         let state = self.lock();
         let open = |of: &dyn Fn(&Leave) -> bool| -> u64 {
@@ -245,7 +245,7 @@ impl Circuits {
     }
 }
 
-/// Whether the configuration lets circuits of this principal pass.
+/// Checks whether the configuration lets this principal use circuits.
 fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), Error> {
     let refused = |cause: String| Err(Error::new(Code::RelayRefused, "pass on", principal, cause));
     if asked.count > MAX_CIRCUITS || asked.further > MAX_FURTHER {
@@ -265,7 +265,7 @@ fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), 
 }
 
 impl Site {
-    /// Lets circuits pass for a session, as long as what is returned lives.
+    /// Relays circuits for a session, as long as the returned value lives.
     ///
     /// # Errors
     /// `RelayRefused`, `SiteUnknown`, `ProtocolViolation`.
@@ -296,8 +296,8 @@ impl Site {
         passing
     }
 
-    /// Takes a connection that began with a preface: it was called for, or is to be passed on, or waits until
-    /// somebody speaks for it. `received` is what came after the preface; `place` is held as long as nobody did.
+    /// Takes a connection that began with a preface: it answers a call, uses a ticket, or waits for the request
+    /// with its ticket. `received` are the bytes after the preface; `place` is held while it waits.
     pub fn circuit_came(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -306,7 +306,7 @@ impl Site {
         place: Box<dyn Send>,
     ) {
         let sock = match received.is_empty() {
-            // Whoever was called waits for the caller to speak first.
+            // A called PoP sends nothing before the caller does.
             true => match self.reverse_registry.answer(&ticket, sock) {
                 Ok(()) => return,
                 Err(sock) => sock,
@@ -319,7 +319,7 @@ impl Site {
         }
     }
 
-    /// Closes the connection that came with this ticket, if nobody spoke for it yet: others need its place.
+    /// Closes the waiting connection with this ticket, to free its place.
     pub fn circuit_given_up(&self, ticket: &Ticket) {
         self.circuits.give_up(ticket);
     }
@@ -341,10 +341,10 @@ impl Site {
         }
     }
 
-    /// Connects to where the circuit leads and passes bytes until it ends.
+    /// Connects to the destination and relays bytes until the circuit ends.
     ///
     /// # Errors
-    /// What kept it from being connected; how it ended later is no failure of this PoP.
+    /// Those of the connection; a later end of the circuit is no failure of this PoP.
     fn pass_on(&self, leave: &Arc<Leave>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
         let snapshot = self.snapshot();
         let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
@@ -361,16 +361,16 @@ impl Site {
         on_bytes(received.len() as u64);
         Counters::add(&self.counters.circuits_total, 1);
         let _shared = leave.paced.share(&near, &far);
-        // The session may end before its circuits; they are cut only where somebody is not trusted any more.
+        // The session may end before its circuits; they are cut only when a principal is no longer trusted.
         let is_stopped = || leave.cut.load(Ordering::Relaxed);
         if let Err(error) = couple(&near, &far, IDLE, is_stopped, on_bytes) {
             tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
         }
-        // Where the next PoP in between could not pass it on, it says why.
+        // If the next relay could not connect, it sends the reason.
         reach.and_then(|reach| reach.word()).map_or(Ok(()), Err)
     }
 
-    /// A connection to where a circuit leads, and how it was got if that was not by calling an agent.
+    /// A connection to the destination, with the route unless an agent was called.
     fn onward(&self, leave: &Leave, now: &Snapshot) -> Result<(TcpStream, Option<Transport>), Error> {
         match &leave.asked.to {
             agent @ Principal::Agent { .. } => self.call_agent(agent).map(|far| (far, None)),
@@ -397,7 +397,7 @@ fn prepare(sock: &TcpStream) {
     keep_alive(sock);
 }
 
-/// A failure of this PoP as a dialler is one at this site.
+/// Attributes a failure of this PoP as a client to this site.
 fn of_here(error: Error, site: &str) -> Error {
     match error.side.as_str() {
         "client" => Error { side: site.into(), ..error },
@@ -413,7 +413,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::atomic::AtomicUsize;
 
-    /// Leave for so many circuits to a site, with tickets of its own.
+    /// A leave for `count` circuits to a site, with tickets of its own.
     fn leave(principal: &str, seed: u8, count: u16, link: &Arc<ControlSender>) -> Arc<Leave> {
         let to = Principal::parse("osaka").unwrap();
         let asked = Asked { to, seed: [seed; 32], count, further: 0, id: 1 };
@@ -429,7 +429,7 @@ mod tests {
         }
     }
 
-    /// A connection that came now and holds a place.
+    /// A connection that has just arrived and holds a place.
     fn early(places: &Arc<AtomicUsize>) -> Early {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let sock = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

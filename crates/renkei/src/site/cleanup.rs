@@ -1,8 +1,8 @@
-//! Removes what transfers that nobody resumed left behind: journals, the command line's markers beside them, and
-//! temporary files at their destinations.
+//! Clean-up of abandoned transfers: removes journals, the command line's markers beside them, and temporary files
+//! at their destinations.
 //!
 //! Works as the account of the transfer, on names that carry its key alone, so it can touch nothing else. A journal
-//! that is in use is locked and passed over; one whose storage is not there now waits for the next round.
+//! that is in use is locked and skipped; one whose storage is missing waits for the next round.
 
 use super::Site;
 use super::buffer::FILES;
@@ -27,20 +27,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A journal that was not written to for so long belongs to a transfer that nobody will resume.
+/// Age since the last write at which a journal counts as abandoned.
 pub const ABANDONED_AFTER: Duration = Duration::from_secs(7 * 86_400);
-/// How often the PoP looks.
+/// Interval of the clean-up.
 const EVERY: Duration = Duration::from_secs(86_400);
-/// Most of a journal that is read for its header.
+/// Maximum bytes of a journal read for its header.
 const HEADER_BYTES: u64 = 128 << 10;
 
-/// Starts the thread that cleans up now and once a day for as long as the PoP lives.
+/// Starts the clean-up thread, which runs now and once a day as long as the PoP lives.
 pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
     spawn_draft_sweep(site)?;
     spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
 }
 
-/// Removes what the job with this key left, unless it is in use.
+/// Removes the leftovers of the job with this key, unless it is in use.
 pub(super) fn clean_up_job(site: &Site, job: u64) {
     let path = Journal::path_of(&site.home().journal_dir(), job);
     match drop_one(site, &path) {
@@ -49,22 +49,22 @@ pub(super) fn clean_up_job(site: &Site, job: u64) {
     }
 }
 
-/// Removes one journal of a PoP with its files, however young it is; `None` if a transfer has it.
+/// Removes one journal of a PoP with its files, whatever its age; `None` if a transfer holds it.
 pub(super) fn drop_one(site: &Site, path: &Path) -> Result<Option<u64>, Error> {
     clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &|header| destination(site, header))
 }
 
-/// The same of one of the command line of this account.
+/// The same for a journal of the command line of this account.
 pub fn drop_own(path: &Path) -> Result<Option<u64>, Error> {
     clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &local_destination)
 }
 
-/// Removes what was abandoned before `now`.
+/// Removes the transfers that were abandoned at `now`.
 fn clean_up(site: &Site, now: SystemTime) {
     clean_up_in(site.home(), now, &|header| destination(site, header));
 }
 
-/// Removes what the command line of this account abandoned; for directories in which no PoP does it.
+/// Removes abandoned transfers of the command line of this account; for directories without a PoP.
 pub fn clean_up_own(home: &Home, now: SystemTime) {
     clean_up_in(home, now, &|header| match header.to {
         None => local_destination(header),
@@ -86,7 +86,7 @@ fn clean_up_in(home: &Home, now: SystemTime, find: &dyn Fn(&Header) -> Result<De
     }
 }
 
-/// Journals, those set aside, and markers of copies under way, that are old enough.
+/// Journals, broken ones set aside, and markers of running copies that are old enough.
 fn abandoned(home: &Home, now: SystemTime) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(home.journal_dir()) else { return Vec::new() };
     let old = |path: &PathBuf| path.metadata().is_ok_and(|metadata| is_old(&metadata, now));
@@ -102,14 +102,15 @@ fn is_old(metadata: &Metadata, now: SystemTime) -> bool {
     age.is_ok_and(|age| age > ABANDONED_AFTER)
 }
 
-/// Where a transfer wrote, and as whom.
+/// The destination of a transfer, and its account.
 struct Destination {
     store: Arc<dyn Store>,
     path: RelPath,
     account: Account,
 }
 
-/// Removes one journal with its files, unless it is in use or was since `now`; tells how many files that were.
+/// Removes one journal with its files, unless it is locked or not old enough at `now`; returns the number of files
+/// removed.
 fn clean_one(
     path: &Path,
     now: SystemTime,
@@ -117,7 +118,7 @@ fn clean_one(
 ) -> Result<Option<u64>, Error> {
     let broken = |error: std::io::Error| Error::new(Code::JournalBroken, "clean up", path.display(), error);
     let mut file = open_regular(path, File::options().read(true).write(true)).map_err(broken)?;
-    // A transfer may have ended and another begun since the file was looked at, and since it was opened.
+    // A transfer may have ended and another one begun between the check, the open and the lock.
     let taken = file.try_lock().is_err() || !leads_to(path, &file).map_err(broken)?;
     if taken || !is_old(&file.metadata().map_err(broken)?, now) {
         return Ok(None);
@@ -131,7 +132,8 @@ fn clean_one(
             let work = move || remove_temps(&*store, &path, job);
             account.spawn("cleanup", work)?.join().expect("a panic aborts the process")?
         }
-        // What was set aside was sent anew under the same names, by a later run with a journal of its own.
+        // The files of a journal set aside were sent again under the same names, by a later run with its own
+        // journal.
         _ => 0,
     };
     std::fs::remove_file(path).map_err(broken)?;
@@ -154,7 +156,7 @@ fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
     Ok(Destination { store: snapshot.store(&to.storage)?, path: to.path.clone(), account })
 }
 
-/// Below the buffer's own folder, which the accounts of transfers cannot enter.
+/// Resolved below the buffer's own folder, which the accounts of transfers cannot enter.
 fn in_buffer(site: &Site, to: &Place) -> Result<Destination, Error> {
     let store = Arc::new(LocalStore::open(site.buffer()?.folder(), Mode::ReadWrite)?);
     let (id, path) = split(to).unwrap_or_default();
@@ -171,7 +173,7 @@ fn remove_temps(store: &dyn Store, top: &RelPath, job: u64) -> Result<u64, Error
     };
     let (mut removed, mut todo) = (0, vec![RelPath::root()]);
     while let Some(path) = todo.pop() {
-        // What cannot be entered cannot hold files of this account's transfer, or is gone.
+        // A directory that cannot be entered cannot hold files of this account's transfer, or is gone.
         let Ok(dir) = top.descend(&path) else { continue };
         removed += remove_temps_in(&*dir, &path, job, &mut todo)?;
     }
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(abandoned(&case.home, now + Duration::from_secs(8 * 86_400)).len(), 1);
     }
 
-    /// A time at which what was just written is long abandoned.
+    /// A time at which files written now are long abandoned.
     fn later() -> SystemTime {
         SystemTime::now() + 2 * ABANDONED_AFTER
     }
@@ -278,7 +280,7 @@ mod tests {
         drop(held);
         let missing = |_: &Header| Err(Error::new(Code::StorageMissing, "open", "data", ""));
         assert_eq!(clean_one(&path, later(), &missing).unwrap_err().code, Code::StorageMissing);
-        // A transfer took it up between the look at the folder and the lock.
+        // A transfer resumed it between the directory listing and the lock.
         assert_eq!(clean_one(&path, SystemTime::now(), &|header| case.find(header)).unwrap(), None);
         assert!(path.exists() && case.temps() == 3);
     }

@@ -1,8 +1,8 @@
-//! What is not as it should be at this PoP: one list, from which `/healthz`, `/metrics`, `status`, `doctor` and the console are told.
+//! Conditions: faults of this PoP in one list, shown by `/healthz`, `/metrics`, `status`, `doctor` and the console.
 //!
-//! [`super::health_checks`] finds; here is noted since when. A thread looks every two seconds, so that whoever asks waits for
-//! no disk. Since when a condition holds is kept in the PoP's directory, and outlives a restart. Non-goal: what concerns
-//! one transfer or one user alone.
+//! [`super::health_checks`] find them; this module records since when they hold. A thread runs the checks every two
+//! seconds, so that readers of the list wait for no disk. The start times are kept in the PoP's directory, and
+//! survive a restart. Non-goal: faults of one transfer or one user alone.
 
 use super::Site;
 use super::health_checks::SOURCES;
@@ -14,26 +14,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often the PoP looks.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Without a look for so long the list itself is in trouble.
+/// Time without a completed check after which the list itself is reported.
 const BLIND_AFTER: Duration = Duration::from_secs(60);
-/// What held before a restart and is not found again in this time after it is over.
+/// Grace period after a restart for conditions from before it to be found again.
 const REMEMBERED: Duration = Duration::from_secs(120);
-/// Version of the file that keeps since when.
+/// Version of the file of start times.
 const VERSION: u32 = 1;
-/// Largest such file.
+/// Maximum size of that file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// How soon somebody must act, from the least to the most.
+/// The urgency of a condition, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// All works; it should be seen to in the next weeks.
+    /// Everything works; it needs attention in the next weeks.
     Info,
-    /// Something does not work as it should, or will not in days.
+    /// A degradation, now or within days.
     Warning,
-    /// Something that users need does not work, or will not tomorrow.
+    /// An outage for users, now or within a day.
     Critical,
 }
 
@@ -51,101 +51,101 @@ impl Severity {
     }
 }
 
-/// What a source found in one look.
+/// The finding of a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The kind of thing: `storage`, `line`, `volume` ...
+    /// The kind of its subject: `storage`, `line`, `volume` ...
     pub what: &'static str,
-    /// Which one.
+    /// The name of its subject.
     pub name: String,
-    /// How soon somebody must act.
+    /// Its urgency.
     pub severity: Severity,
-    /// The first cause's code.
+    /// The code of the root cause.
     pub code: Code,
-    /// What was found, a sentence that stays the same as long as nothing changes.
+    /// A description, which stays the same as long as nothing changes.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// For how long it must be found again and again before it counts.
+    /// Minimum duration before it counts.
     pub hold: Duration,
 }
 
 impl Finding {
-    /// A thing that failed with an error.
+    /// A finding for a subject that failed with an error.
     pub fn of(what: &'static str, name: &str, severity: Severity, error: &Error) -> Self {
         let (found, remedy) = (error.to_string(), remedy::of(error));
         Finding { what, name: name.into(), severity, code: error.code, found, remedy, hold: Duration::ZERO }
     }
 
-    /// The same with another sentence before the error's.
+    /// Prefixes the description.
     pub fn saying(mut self, words: &str) -> Self {
         self.found = format!("{words}: {}", self.found);
         self
     }
 
-    /// The same with something else to do.
+    /// Replaces the remedy.
     pub fn mended_by(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// The same, that counts when it has lasted for so long.
+    /// Sets how long it must persist before it counts.
     pub fn lasting(mut self, hold: Duration) -> Self {
         self.hold = hold;
         self
     }
 }
 
-/// Something that is not as it should be.
+/// An active condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// The kind of thing: `storage`, `line`, `volume` ...
+    /// The kind of its subject: `storage`, `line`, `volume` ...
     pub what: String,
-    /// Which one.
+    /// The name of its subject.
     pub name: String,
-    /// How soon somebody must act.
+    /// Its urgency.
     pub severity: Severity,
-    /// The first cause's code.
+    /// The code of the root cause.
     pub code: Code,
-    /// What was found.
+    /// The description.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// Since when, seconds since 1970.
+    /// Its start, seconds since 1970.
     pub since_unix: u64,
 }
 
 impl Condition {
-    /// Since when.
+    /// Its start.
     pub fn since(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.since_unix)
     }
 
-    /// How long it has lasted.
+    /// Its duration.
     pub fn lasts(&self, now: SystemTime) -> Duration {
         now.duration_since(self.since()).unwrap_or_default()
     }
 
-    /// What it is about, for people.
+    /// Its subject, for display.
     pub fn subject(&self) -> String {
         if self.name.is_empty() { self.what.clone() } else { format!("{} {}", self.what, self.name) }
     }
 
-    /// What anybody may know who reaches the port: no path, no name, no cause.
+    /// The form for unauthenticated clients: no path, no name, no cause.
     pub fn for_strangers(&self) -> String {
         format!("{}: {}", self.what, self.code)
     }
 }
 
-/// What was found once, and since when it is so.
+/// A finding with its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Noted {
     condition: Condition,
-    /// Whether it has lasted long enough to count.
+    /// Whether it has persisted long enough to count.
     counts: bool,
 }
 
-/// Since when something holds, as it is kept.
+/// The stored start of a condition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Since {
     what: String,
@@ -154,29 +154,29 @@ struct Since {
     since_unix: u64,
 }
 
-/// The file that keeps it.
+/// The file of start times.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     version: u32,
     conditions: Vec<Since>,
 }
 
-/// What is known of all.
+/// All known conditions.
 #[derive(Default)]
 struct State {
     noted: Vec<Noted>,
-    /// What held before the restart and was not found again yet.
+    /// Conditions from before the restart that were not found again yet.
     before: Vec<Since>,
-    /// What the file says.
+    /// The content of the file.
     kept: Vec<Since>,
     looked: Option<Instant>,
 }
 
-/// The list.
+/// The list of conditions.
 #[derive(Default)]
 pub(crate) struct Conditions(Mutex<State>);
 
-/// Looks as long as the site is there.
+/// Starts the thread of the health checks, which runs as long as the site exists.
 pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
     site.conditions.remember(read_since(site.home()));
     let weak = Arc::downgrade(site);
@@ -194,7 +194,7 @@ pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// What is not as it should be, the most urgent first, then the oldest.
+    /// Active conditions, the most urgent first, then the oldest.
     pub fn conditions(&self) -> Vec<Condition> {
         let (mut all, looked) = self.conditions.shown();
         let seen = looked.unwrap_or(self.started);
@@ -222,7 +222,7 @@ fn unix_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// That nobody looks any more.
+/// The condition that the health checks themselves hang.
 fn blind(seen: Instant) -> Condition {
     Condition {
         what: "conditions".into(),
@@ -251,18 +251,19 @@ impl Conditions {
         (counting.map(|noted| noted.condition.clone()).collect(), state.looked)
     }
 
-    /// A thing was seen to be well: if it fails now, that is new.
+    /// Forgets a condition from before the restart, because its subject was seen to be well: a failure now is a new
+    /// one.
     pub(super) fn forget_before(&self, what: &str, name: &str) {
         self.lock().before.retain(|one| one.what != what || one.name != name);
     }
 
-    /// The names of things of a kind that held before the restart and were not found again yet.
+    /// The subjects of a kind with conditions from before the restart that were not found again yet.
     pub(super) fn remembered(&self, what: &str) -> Vec<String> {
         let state = self.lock();
         state.before.iter().filter(|one| one.what == what).map(|one| one.name.clone()).collect()
     }
 
-    /// Takes what one look found; what is to be kept, if that is something else than before.
+    /// Takes the findings of one run; returns the start times to store, if they changed.
     fn take(&self, found: Vec<Finding>, now_unix: u64, is_early: bool) -> Option<Vec<Since>> {
         let mut state = self.lock();
         let mut before = std::mem::take(&mut state.noted);
@@ -284,7 +285,7 @@ impl Conditions {
 }
 
 impl State {
-    /// What is known of a finding: it goes on from what was noted in the look before, or before the restart.
+    /// Records a finding; its start is taken from the previous run, or from before the restart.
     fn note(&mut self, finding: Finding, before: &mut Vec<Noted>, now_unix: u64) -> Noted {
         let Finding { what, name, severity, code, found, remedy, hold } = finding;
         let last = position(before, what, &name, code, |noted| {
@@ -308,7 +309,8 @@ impl State {
     }
 }
 
-/// The same thing with the same code, else the same thing: its cause may be another one by now.
+/// The position of the entry with the same subject and code, else with the same subject: its cause may have
+/// changed.
 fn position<T>(
     all: &[T],
     what: &str,
@@ -324,7 +326,7 @@ fn position<T>(
     exact.or_else(|| all.iter().position(is_same))
 }
 
-/// Tells the log.
+/// Logs a change.
 fn tell(change: &str, condition: &Condition) {
     let Condition { severity, code, found, remedy, .. } = condition;
     let (about, severity) = (condition.subject(), severity.name());
@@ -343,7 +345,7 @@ fn since_file(home: &Home) -> PathBuf {
     home.state_dir().join("conditions.json")
 }
 
-/// Since when what held when the PoP ended; nothing where that cannot be read, for nothing depends on it.
+/// The stored start times; empty if they cannot be read, since nothing depends on them.
 fn read_since(home: &Home) -> Vec<Since> {
     let text = read_text(&since_file(home), MAX_FILE_BYTES).ok().flatten().unwrap_or_default();
     let kept = serde_json::from_str::<Kept>(&text).ok().filter(|kept| kept.version == VERSION);
@@ -428,7 +430,7 @@ mod tests {
         let after = Conditions::default();
         after.remember(read_since(&home));
         assert_eq!(after.remembered("line"), ["hub", "kek"]);
-        // Although it must last: it did.
+        // It counts at once although it has a hold: it persisted before the restart.
         assert!(after.take(vec![finding("kek", Code::PortClosed, 10)], 200, true).is_some());
         assert_eq!(shown(&after), [("kek".into(), Code::PortClosed, 100)]);
         let kept = after.take(vec![finding("kek", Code::PortClosed, 10)], 400, false).unwrap();

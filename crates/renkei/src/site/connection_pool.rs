@@ -20,13 +20,13 @@ use renkei_core::wire::message::Control;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a connection without a transfer is kept.
+/// Idle timeout of a pooled connection.
 const IDLE: Duration = Duration::from_secs(60);
-/// So much earlier the sending side stops to use it, so that both sides never disagree.
+/// The sending side stops using it this much earlier, so that both sides never disagree.
 const MARGIN: Duration = Duration::from_secs(5);
-/// A host that acknowledges nothing for so long is gone.
+/// A host that acknowledges nothing for this long counts as dead.
 const GONE_AFTER: Duration = Duration::from_secs(10);
-/// Age at which a connection is not kept any more, so that none goes on for ever with its first keys.
+/// Maximum age of a pooled connection, so that none is used for ever with its first keys.
 const OLDEST: Duration = Duration::from_secs(3600);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,22 +38,22 @@ pub(super) struct PooledSession {
     pub(super) session: Session,
     pub(super) streams: Vec<TlsStream>,
     pub(super) controller: Option<Controller>,
-    /// The site's endpoints when it was dialled.
+    /// The site's endpoints when it was connected.
     pub(super) endpoints: Vec<String>,
     pub(super) since: Instant,
-    /// When the last transfer on it ended.
+    /// End of the last transfer on it.
     pub(super) rested: Instant,
 }
 
 impl PooledSession {
-    /// What a transfer that ended well left, if all of its streams are there.
+    /// The connection after a successful transfer, if all of its streams are there.
     pub(super) fn after(self, keep: &ReusableSession, streams: usize) -> Option<Self> {
         let (left, controller) = (keep.take(), keep.take_controller());
         let kept = PooledSession { streams: left, controller, rested: Instant::now(), ..self };
         (kept.streams.len() == streams).then_some(kept)
     }
 
-    /// Whether it may be used by the files of now.
+    /// Whether it may be used under the current configuration.
     fn is_good(&self, now: &Snapshot) -> bool {
         let site = self.session.site();
         let trusted = verify_peer(self.session.peer_chain(), &now.trust, SystemTime::now())
@@ -62,7 +62,7 @@ impl PooledSession {
         matches!(trusted, Ok(true)) && self.since.elapsed() < OLDEST && self.is_open()
     }
 
-    /// Sets how soon it is noticed that the other host is gone: while it waits, all that is sent is a sign of life.
+    /// Sets how soon a dead host is detected: on an idle connection only keep-alives are sent.
     pub(super) fn expect_answers(&self, soon: bool) {
         let control = self.session.control.sender();
         give_up_after(control.socket(), soon.then_some(GONE_AFTER));
@@ -74,12 +74,12 @@ impl PooledSession {
     }
 }
 
-/// Connections kept by the side that sent.
+/// Pooled connections of the sending side.
 #[derive(Default)]
 pub(crate) struct OutboundPool(Mutex<Vec<PooledSession>>);
 
 impl OutboundPool {
-    /// Takes one to this site that may be used now.
+    /// Takes a usable connection to this site.
     pub(super) fn take(&self, site: &SiteName, now: &Snapshot) -> Option<PooledSession> {
         let mut sessions = lock(&self.0);
         let at = sessions.iter().rposition(|kept| kept.session.site() == site)?;
@@ -88,7 +88,7 @@ impl OutboundPool {
         kept.is_good(now).then_some(kept)
     }
 
-    /// Keeps one; the oldest go when all have more than `most` streams.
+    /// Adds a connection; evicts the oldest while all have more than `most` streams.
     pub(super) fn put(&self, kept: PooledSession, most: usize) {
         kept.expect_answers(true);
         let mut sessions = lock(&self.0);
@@ -99,25 +99,26 @@ impl OutboundPool {
         }
     }
 
-    /// Closes those that were left, are too old or are not trusted any more; tells the others that somebody is there.
+    /// Closes connections that the peer has closed, are too old or are no longer trusted; sends a keep-alive on the
+    /// others.
     pub(super) fn look(&self, now: &Snapshot) {
         let alive = |kept: &PooledSession| kept.session.control.sender().send(&Control::Pong(0)).is_ok();
         lock(&self.0).retain(|kept| kept.is_good(now) && alive(kept));
     }
 
-    /// Data streams that are kept to this site.
+    /// Number of pooled data streams to this site.
     pub(super) fn streams(&self, site: &SiteName) -> usize {
         let sessions = lock(&self.0);
         sessions.iter().filter(|kept| kept.session.site() == site).map(|kept| kept.streams.len()).sum()
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub(super) fn close(&self) {
         lock(&self.0).clear();
     }
 }
 
-/// The data streams of another PoP's session, at the side that received on them.
+/// The data streams of another PoP's session, at the receiving side.
 pub struct PooledPeer {
     proof: Proof,
     link: Arc<ControlSender>,
@@ -125,7 +126,7 @@ pub struct PooledPeer {
 }
 
 impl PooledPeer {
-    /// Takes them for the next transfer.
+    /// Takes the streams for the next transfer.
     pub(super) fn take(&self) -> Option<Vec<TlsStream>> {
         lock(&self.held).take().map(|(streams, _)| streams)
     }
@@ -151,12 +152,12 @@ impl PooledPeer {
     }
 }
 
-/// Data streams kept by the side that received.
+/// Pooled data streams of the receiving side.
 #[derive(Default)]
 pub(crate) struct InboundPool(Mutex<Vec<Weak<PooledPeer>>>);
 
 impl InboundPool {
-    /// A place for the streams of a session, which only that of a PoP or an agent has.
+    /// A place for the streams of a session, if the peer is a PoP or an agent.
     pub(super) fn place(&self, proof: &Proof, link: &Arc<ControlSender>) -> Option<Arc<PooledPeer>> {
         if matches!(proof.principal, Principal::User { .. }) {
             return None;
@@ -168,7 +169,7 @@ impl InboundPool {
         Some(place)
     }
 
-    /// Keeps the streams a transfer left, if they are all it had.
+    /// Keeps the streams of a finished transfer, if all of them are left.
     pub(super) fn put(&self, place: &PooledPeer, keep: &ReusableSession, streams: usize, most: usize) {
         let left = keep.take();
         if left.len() == streams {
@@ -177,13 +178,13 @@ impl InboundPool {
         }
     }
 
-    /// Data streams that are kept from this site.
+    /// Number of pooled data streams from this site.
     pub(super) fn streams(&self, site: &SiteName) -> usize {
         let places = self.held();
         places.iter().filter(|place| place.proof.principal.site() == site).map(|place| place.count()).sum()
     }
 
-    /// Closes the oldest until at most so many are kept.
+    /// Evicts the oldest until at most `most` streams are left.
     pub(super) fn give_way(&self, most: usize) {
         let mut places = self.held();
         places.sort_by_key(|place| place.since());
@@ -197,7 +198,7 @@ impl InboundPool {
         }
     }
 
-    /// Closes those that were not used for long or are not trusted any more.
+    /// Closes connections that are idle for too long or no longer trusted.
     pub(super) fn look(&self, now: &Snapshot) {
         self.held().iter().filter(|place| !place.is_good(now)).for_each(|place| place.close());
     }
@@ -224,7 +225,7 @@ mod tests {
         (now, proof)
     }
 
-    /// A session with one stream that waits since so long ago, and the other end of its control stream.
+    /// A session with one stream that has been idle for `idle`, and the other end of its control stream.
     fn waiting(parking: &InboundPool, proof: &Proof, idle: Duration) -> (Arc<PooledPeer>, TlsStream) {
         let mut ends = connections(2);
         let ((stream, _), (control, far)) = (ends.remove(0), ends.remove(0));

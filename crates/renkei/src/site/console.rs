@@ -1,9 +1,9 @@
-//! Who looks at the PoP through a browser: one-time links, and the sessions they become.
+//! Visitors of the console: one-time links, and browser sessions.
 //!
-//! A link is asked for over a proved session, or by the administrator over the local socket. Whoever shows its secret
-//! first becomes a session, known by a secret of its own in the browser's cookie. Both are kept in memory alone, as
-//! digests, so neither a restart nor a look at the memory's text gives one away. A user's session is judged anew at
-//! each page, by the files of that moment, as every other session is.
+//! A link is requested over an authenticated session, or by the administrator over the local socket. The first
+//! visitor that presents its secret gets a session, identified by a secret of its own in the browser's cookie. Both
+//! are kept in memory only, as digests, so neither a restart nor a memory dump reveals one. A user's session is
+//! authorised again for each page, against the current configuration, as every other session is.
 
 use super::Site;
 use super::access::Access;
@@ -14,16 +14,16 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a link waits for its one use.
+/// Lifetime of an unused link.
 const LINK_LIFE: Duration = Duration::from_secs(300);
-/// How long a session lasts.
+/// Lifetime of a session.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3600);
-/// Links of one person that wait, and sessions of one person; the oldest gives way.
+/// Maximum open links and maximum sessions of one visitor; the oldest is dropped.
 const MAX_OF_ONE: usize = 16;
-/// What the token in forms is derived for.
+/// Key derivation context of the form token.
 const FORM_CONTEXT: &str = "renkei console 2026-11-22 form token";
 
-/// Who looks.
+/// The identity behind a link or session.
 #[derive(Clone)]
 enum Holder {
     Administrator,
@@ -44,7 +44,7 @@ struct Held {
     until: Instant,
 }
 
-/// Secrets, by their digest, and who holds them.
+/// Secrets by digest, with their holders.
 #[derive(Default)]
 struct Secrets(HashMap<[u8; 32], Held>);
 
@@ -78,7 +78,7 @@ fn digest(secret: &str) -> [u8; 32] {
     *blake3::hash(secret.as_bytes()).as_bytes()
 }
 
-/// Links and sessions of browsers.
+/// Open links and browser sessions.
 #[derive(Default)]
 pub(crate) struct Console {
     links: Mutex<Secrets>,
@@ -89,7 +89,7 @@ fn lock(secrets: &Mutex<Secrets>) -> MutexGuard<'_, Secrets> {
     secrets.lock().expect("no thread panics while it holds the lock: a panic aborts")
 }
 
-/// Who looks, as judged a moment ago.
+/// A visitor, authorised for one page.
 #[derive(Clone)]
 pub struct Visitor {
     access: Option<Box<Access>>,
@@ -97,7 +97,7 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// What the visitor may do; nothing for the administrator, who sees all.
+    /// The visitor's access; `None` for the administrator, who sees all.
     pub fn access(&self) -> Option<&Access> {
         self.access.as_deref()
     }
@@ -107,27 +107,28 @@ impl Visitor {
         self.access().map_or("administrator".into(), |access| access.principal.to_string())
     }
 
-    /// What a form has to show, so that no other page can send it.
+    /// The token in forms that prevents cross-site request forgery.
     pub fn form_token(&self) -> String {
         hex(&blake3::derive_key(FORM_CONTEXT, self.secret.as_bytes()))
     }
 
     /// Whether a form was sent by this visitor's own page.
     pub fn sent(&self, token: &str) -> bool {
-        // The comparison of digests takes the same time whatever they are.
+        // The comparison of BLAKE3 hashes takes constant time.
         blake3::hash(token.as_bytes()) == blake3::hash(self.form_token().as_bytes())
     }
 }
 
 impl Site {
-    /// The secret of a link that lets its holder look as `access`, or as the administrator.
+    /// Issues a link to the console for `access`, or for the administrator; returns its secret.
     pub fn console_link(&self, access: Option<&Access>) -> Result<String, Error> {
         let holder = access.map_or(Holder::Administrator, |access| Holder::User(Box::new(access.clone())));
         tracing::info!(target: "audit", principal = holder.name(), "console link issued");
         lock(&self.console.links).issue(holder, LINK_LIFE, Instant::now())
     }
 
-    /// Makes a link a session, once; the session's secret. `None` if the link is wrong, used or expired.
+    /// Exchanges a link for a session, once; returns the session's secret. `None` if the link is wrong, used or
+    /// expired.
     pub fn console_login(&self, link: &str) -> Result<Option<String>, Error> {
         let now = Instant::now();
         let Some(holder) = lock(&self.console.links).take(link, now) else {
@@ -138,7 +139,7 @@ impl Site {
         lock(&self.console.sessions).issue(holder, SESSION_LIFE, now).map(Some)
     }
 
-    /// Who has this session. One whose principal is not good any more by the files of now has ended.
+    /// The visitor of a session. The session ends if its principal is no longer authorised.
     pub fn console_visitor(&self, secret: &str) -> Option<Visitor> {
         let holder = lock(&self.console.sessions).find(secret, Instant::now())?;
         let access = match holder {

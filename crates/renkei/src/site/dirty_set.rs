@@ -1,25 +1,25 @@
-//! The dirty set of a follower: files that records changed since the last check of the pinned folders, so that a record
-//! costs a check of its own files, and not of a whole folder.
+//! The dirty set of a follower: files changed by records since the last check of the pinned folders, so that a
+//! record costs a check of its own files, and not of a whole folder.
 
 use renkei_core::namespace::{Kind, Node, NodeId, Record};
 use std::collections::BTreeSet;
 
-/// Files that are looked at one by one; with more of them the folders are looked through.
+/// Maximum files checked individually; with more of them the folders are checked in full.
 const MOST: usize = 10_000;
 
-/// What was changed.
+/// Changed files of the pinned folders.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DirtySet {
-    /// Files that have other content or another name.
+    /// Files with new content or a new name.
     pub(super) files: BTreeSet<NodeId>,
-    /// Whether it may be anything.
+    /// Whether any file may have changed.
     pub(super) all: bool,
-    /// The last record of which this is known.
+    /// The last record included.
     pub(super) upto: u64,
 }
 
 impl DirtySet {
-    /// Adds what records did that the copy has.
+    /// Adds the changes of applied records.
     pub(super) fn note(&mut self, records: &[Record]) {
         for record in records {
             self.upto = self.upto.max(record.seq);
@@ -32,7 +32,7 @@ impl DirtySet {
             let is_rename = effects.names.iter().any(|(_, id)| id.is_none());
             for id in effects.names.iter().filter_map(|(_, id)| id.as_ref()) {
                 match node(id).is_some_and(Node::is_dir) {
-                    // It takes along what is in it.
+                    // A renamed directory takes its descendants along.
                     true => self.all |= is_rename,
                     false => {
                         self.files.insert(*id);
@@ -45,7 +45,7 @@ impl DirtySet {
         }
     }
 
-    /// Takes what was changed; how far it is known stays.
+    /// Takes the changes; `upto` stays.
     pub(super) fn take(&mut self) -> BTreeSet<NodeId> {
         self.all = false;
         std::mem::take(&mut self.files)

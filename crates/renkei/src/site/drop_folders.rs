@@ -1,10 +1,10 @@
 //! Drop folders: complete files in a watched folder are submitted to the queue as their owner, and the outcome is
 //! recorded.
 //!
-//! [`DropFolderScan`] decides which files are complete, and which were submitted already; this is forgotten when the
-//! PoP stops. Then everything in a folder that keeps its files is submitted once more, and found to be at the
-//! destination already. A transfer of a rule belongs to the owner of its files and runs with that account's rights, as
-//! if the owner had queued it.
+//! [`DropFolderScan`] decides which files are complete, and which were submitted already; this state is in memory
+//! only. After a restart everything in a folder that keeps its files is submitted once more, and found to be at the
+//! destination already. A transfer of a rule belongs to the owner of its files and runs with that account's rights,
+//! as if the owner had queued it.
 
 use super::Site;
 use super::access::{Access, Proof, account_name};
@@ -32,31 +32,32 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often the PoP looks into each folder, at most.
+/// Minimum interval between two scans of a folder.
 const EVERY: Duration = Duration::from_secs(1);
-/// A look may take one part in so many of the time.
+/// A scan may take 1/20 of the time.
 const LOOK_SHARE: u32 = 20;
-/// Files of one transfer: as many as its list of failures can name.
+/// Maximum files of one transfer: as many as its list of failures can name.
 const FILES_OF_ONE: usize = 500;
-/// Bytes that the names of one transfer may take: its credential names each place at both sites.
+/// Maximum bytes of the names of one transfer: its credential names each place at both sites.
 const NAMES_OF_ONE: usize = MAX_SCOPE_BYTES * 3 / 4;
-/// About what a place takes there beside its path.
+/// Approximate overhead of a place there beside its path.
 const PLACE_BYTES: usize = 48;
-/// For so long one certificate of an owner is used for what is handed on.
+/// Lifetime of a cached certificate of an owner.
 const PROOF_FOR: Duration = Duration::from_secs(1800);
-/// Transfers of one rule in the queue at a time; more files wait for the next look.
+/// Maximum queued transfers of one rule; more files wait for the next scan.
 const UNDER_WAY: usize = 64;
-/// Files and folders of one drop folder that are looked at; beyond that is left alone until some are gone.
+/// Maximum entries of one drop folder that are scanned; others are ignored until some are gone.
 const MOST_FILES: usize = 1_000_000;
 /// Data streams, as the command line asks for.
 const STREAMS: u16 = 64;
 
-/// Rules one file may pass through.
+/// Maximum rules one file may pass through.
 const MOST_RULES: usize = 16;
-/// Folders that other sites' rules forward into, as far as they are remembered.
+/// Maximum folders remembered as destinations of other sites' rules.
 const MOST_ARRIVALS: usize = 1024;
 
-/// Folders here that rules forward into, each with the rules its files came through (`site/rule`), since the PoP started.
+/// Folders here that rules forward into, each with the rules its files passed through (`site/rule`), since the PoP
+/// started.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<BTreeMap<Place, BTreeSet<String>>>);
 
@@ -72,34 +73,34 @@ impl Arrivals {
         }
     }
 
-    /// The rules through which files came into a folder.
+    /// The rules through which files arrived in a folder.
     fn come_into(&self, folder: &Place) -> BTreeSet<String> {
         let all = self.lock();
         all.iter().filter(|(to, _)| is_within(to, folder)).flat_map(|(_, rules)| rules.clone()).collect()
     }
 }
 
-/// How a rule is doing.
+/// The state of a rule.
 #[derive(Clone, Debug, Default)]
 pub struct RuleState {
-    /// When its folder was looked into last.
+    /// The time of the last scan.
     pub looked: Option<SystemTime>,
-    /// Files that were in the folder then.
+    /// Number of files found by it.
     pub files: usize,
-    /// Transfers of it that are under way.
+    /// Number of running or queued transfers of the rule.
     pub under_way: usize,
-    /// When it queued files last, and how many.
+    /// The time of the last submission, and its number of files.
     pub queued: Option<(SystemTime, usize)>,
-    /// What is wrong with it.
+    /// The current error.
     pub trouble: Option<Error>,
 }
 
-/// How the rules are doing, by their names.
+/// The states of the rules, by name.
 #[derive(Default)]
 pub(crate) struct RuleStates(Mutex<BTreeMap<String, RuleState>>);
 
 impl RuleStates {
-    /// All of them.
+    /// The states of all rules.
     pub(super) fn all(&self) -> BTreeMap<String, RuleState> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
     }
@@ -109,7 +110,7 @@ impl RuleStates {
     }
 }
 
-/// Starts the thread that follows the rules for as long as the PoP lives.
+/// Starts the thread that processes the rules, which runs as long as the PoP lives.
 pub fn spawn_rules(site: &Arc<Site>) -> Result<(), Error> {
     let all = Mutex::new(BTreeMap::new());
     spawn_every(site, "rules", EVERY, move |site| {
@@ -117,22 +118,22 @@ pub fn spawn_rules(site: &Arc<Site>) -> Result<(), Error> {
     })
 }
 
-/// A rule and what is known of its folder.
+/// A rule and the state of its folder.
 pub(super) struct Watched {
     rule: Rule,
     inbox: DropFolderScan,
-    /// What was handed on, by transfer.
+    /// Submitted files, by transfer.
     sent: HashMap<TransferId, Vec<Seen>>,
-    /// Those of before the PoP started; what they send is handed on anew when they end.
+    /// Transfers from before the PoP started; their files are submitted again when they end.
     adopted: Option<HashMap<TransferId, Vec<Seen>>>,
     look_at: Instant,
-    /// What proves the owners of files, and since when.
+    /// Cached proofs of the owners of files, with their age.
     proofs: HashMap<u32, (Proof, Instant)>,
-    /// What was wrong last, so that it is logged once.
+    /// The last error, so that it is logged once.
     trouble: Option<Error>,
-    /// Why the transfer that ended last did not bring all its files, if it did not.
+    /// The error of the last transfer that did not bring all its files.
     lost: Option<Error>,
-    /// When it was looked into, how many files were there, and what was queued last.
+    /// The last scan with its number of files, and the last submission.
     looked: Option<(SystemTime, usize)>,
     queued: Option<(SystemTime, usize)>,
 }
@@ -166,27 +167,27 @@ impl Watched {
         }
     }
 
-    /// The drop folder.
+    /// The place of the drop folder.
     fn from(&self) -> &Place {
         self.rule.from.place.as_ref().expect("what is read as a rule names a storage")
     }
 }
 
-/// The label that transfers of a rule carry.
+/// The label of a rule's transfers.
 pub(super) fn label(rule: &str) -> String {
     format!("rule {rule}")
 }
 
-/// A rule, as it is told to other sites.
+/// The name of a rule for other sites.
 fn full_name(site: &SiteName, rule: &str) -> String {
     format!("{site}/{rule}")
 }
 
 impl Site {
-    /// Takes note that files come into a folder through rules.
+    /// Records that files arrive in a folder through rules.
     ///
     /// # Errors
-    /// `RuleCycle` if one of them is a rule of this site that would forward them again.
+    /// `RuleCycle` if one of them is a rule of this site that would forward them again, or if there are too many.
     pub(super) fn arrives_by_rules(
         &self,
         access: &Access,
@@ -225,7 +226,8 @@ impl Site {
         self.rule_states.set(all.iter().map(|(name, watched)| (name.clone(), watched.state())).collect());
     }
 
-    /// Hears how what was handed on went, and hands on more. The first thing that is wrong is told; the rest goes on.
+    /// Handles ended transfers and submits new files. The first error is returned; the rest is processed all the
+    /// same.
     fn follow(&self, name: &str, watched: &mut Watched, snapshot: &Arc<Snapshot>) -> Result<(), Error> {
         snapshot.config.check_rule(name, &watched.rule)?;
         let heard = self.hear(watched, snapshot);
@@ -244,7 +246,7 @@ impl Site {
         heard.and(looked).and(handed_on)
     }
 
-    /// Finds the rule's transfers of before the PoP started, so that their files are not handed on beside them.
+    /// Finds the rule's transfers from before the PoP started, so that their files are not submitted a second time.
     fn adopt(&self, name: &str, watched: &mut Watched, found: &[Seen]) -> Result<(), Error> {
         if watched.adopted.is_some() {
             return Ok(());
@@ -265,12 +267,12 @@ impl Site {
         Ok(())
     }
 
-    /// Takes note of transfers that have ended.
+    /// Handles transfers that have ended.
     fn hear(&self, watched: &mut Watched, snapshot: &Arc<Snapshot>) -> Result<(), Error> {
         let mut wrong = Ok(());
         for id in self.ended(watched.adopted.iter().flat_map(HashMap::keys))? {
             let files = watched.adopted.as_mut().and_then(|adopted| adopted.remove(&id));
-            // It is not known which state of a file it sent.
+            // The version of a file that such a transfer sent is unknown.
             watched.inbox.again(&files.unwrap_or_default());
         }
         for id in self.ended(watched.sent.keys())? {
@@ -289,7 +291,7 @@ impl Site {
         wrong
     }
 
-    /// Those transfers that have ended.
+    /// The transfers among `ids` that have ended.
     fn ended<'a>(&self, ids: impl Iterator<Item = &'a TransferId>) -> Result<Vec<TransferId>, Error> {
         let ids: Vec<TransferId> = ids.copied().collect();
         if ids.is_empty() {
@@ -306,7 +308,7 @@ impl Site {
         Ok(ids.into_iter().filter(|id| !open.contains(id)).collect())
     }
 
-    /// What of an ended transfer did not arrive; `None` is everything.
+    /// The files of an ended transfer that did not arrive; `None` for all of them.
     fn failed_of(&self, id: &TransferId) -> Result<Option<BTreeSet<RelPath>>, Error> {
         let story = match self.transfer(None, &hex_id(id)) {
             Ok(story) => story,
@@ -315,21 +317,21 @@ impl Site {
         };
         Ok(match story.transfer.state {
             State::Done => Some(BTreeSet::new()),
-            // Who cancels it does not want it to come back.
+            // The files of a cancelled transfer are not submitted again.
             State::Cancelled => Some(BTreeSet::new()),
             _ if story.transfer.summary.is_none() => None,
             _ => Some(story.failures.into_iter().filter(|one| !one.kept).map(|one| one.path).collect()),
         })
     }
 
-    /// Why a transfer that ended did not bring all its files.
+    /// The error of an ended transfer that did not bring all its files.
     fn why_lost(&self, id: &TransferId) -> Option<Error> {
         let story = self.transfer(None, &hex_id(id)).ok()?;
         let first = story.failures.into_iter().find(|one| !one.kept).map(|one| one.error);
         first.or(story.transfer.reason)
     }
 
-    /// Queues what is complete, for each owner by itself.
+    /// Submits complete files, separately for each owner.
     fn hand_on(
         &self,
         name: &str,
@@ -355,7 +357,7 @@ impl Site {
         wrong
     }
 
-    /// What an owner may do, proved by a certificate as a login at this machine gives it; its key is nobody's.
+    /// The access of an owner, proved by a certificate as from a login at this machine; its key is discarded.
     fn access_of(
         &self,
         account: &Account,
@@ -395,14 +397,14 @@ impl Site {
     }
 }
 
-/// All regular files below a folder that are not somebody's unfinished ones; what could not be read, if anything.
+/// All regular files below a folder, without temporary ones of unfinished copies; also the first error.
 fn look_into(folder: &dyn Dir) -> (Vec<Seen>, Result<(), Error>) {
     let (mut found, mut looked) = (Vec::new(), Ok(()));
     let mut to_read = vec![RelPath::root()];
     while let Some(path) = to_read.pop() {
         let read = read_one(folder, &path, &mut found, &mut to_read);
         match read {
-            // What vanished meanwhile was taken away.
+            // The directory was removed meanwhile.
             Err(error) if error.code == Code::PathNotFound && !path.is_root() => {}
             read => looked = looked.and(read),
         }
@@ -441,7 +443,7 @@ fn read_one(
     Ok(())
 }
 
-/// The account of a file's owner, which the user of that name must be mapped to, or nothing is forwarded.
+/// The account of a file's owner; the user of that name must be mapped to it, or nothing is forwarded.
 fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<Account, Error> {
     let account = Account::lookup_uid(uid)?;
     account.check_servable()?;
@@ -455,15 +457,15 @@ fn owner_of(uid: u32, snapshot: &Snapshot) -> Result<Account, Error> {
     Ok(account)
 }
 
-/// Those that are as they were and that nobody writes to; asked as their owner.
+/// The files that are unchanged and have no writer; checked as their owner.
 fn without_writer(account: &Account, folder: &Arc<dyn Dir>, files: Vec<Seen>) -> Result<Vec<Seen>, Error> {
     let folder = folder.clone();
     let ask = move || files.into_iter().filter(|file| is_complete(&*folder, file)).collect();
     Ok(account.spawn("rule", ask)?.join().expect("a panic aborts the process"))
 }
 
-/// One that is gone or another one by now is left for the next look. One that cannot be opened is not held back: its transfer
-/// says why.
+/// Whether a file is unchanged and has no writer; others are left for the next scan. A file that cannot be opened
+/// is not held back: its transfer reports the error.
 fn is_complete(folder: &dyn Dir, file: &Seen) -> bool {
     let Some(name) = file.path.name() else { return false };
     let dir = folder.descend(&file.path.parent().unwrap_or_default());
@@ -476,14 +478,14 @@ fn is_complete(folder: &dyn Dir, file: &Seen) -> bool {
     }
 }
 
-/// Files of each owner, who alone may touch them.
+/// Groups files by owner; they are accessed only as their owner.
 fn by_owner(files: Vec<Seen>) -> BTreeMap<u32, Vec<Seen>> {
     let mut owners: BTreeMap<u32, Vec<Seen>> = BTreeMap::new();
     files.into_iter().for_each(|seen| owners.entry(seen.owner).or_default().push(seen));
     owners
 }
 
-/// Removes files that arrived and are as they were, as their owners.
+/// Removes unchanged files that have arrived, as their owners.
 fn remove_arrived(from: &Place, snapshot: &Snapshot, files: Vec<Seen>) -> Result<(), Error> {
     let folder = snapshot.store(&from.storage)?.dir(&from.path)?;
     let mut wrong = Ok(());
@@ -503,14 +505,14 @@ fn remove_one(folder: &dyn Dir, file: &Seen) -> Result<(), Error> {
         Ok((entry, _)) if matches!(entry.kind, EntryKind::File { stamp, .. } if stamp == file.stamp) => {
             dir.remove_file(name)
         }
-        // It is another one by now, or gone.
+        // It was replaced or removed meanwhile.
         Ok(_) => Ok(()),
         Err(error) if error.code == Code::PathNotFound => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Files in parts that one transfer each can take.
+/// Splits files into parts for one transfer each.
 fn parts<'a>(rule: &Rule, files: &'a [Seen]) -> Vec<&'a [Seen]> {
     let place = |path: &EndpointPath| path.place.as_ref().map_or(0, |place| place.path.as_bytes().len());
     let each = place(&rule.from) + place(&rule.to) + 2 * PLACE_BYTES;
@@ -527,7 +529,7 @@ fn parts<'a>(rule: &Rule, files: &'a [Seen]) -> Vec<&'a [Seen]> {
     parts
 }
 
-/// A transfer of some files, with the folders they lie in.
+/// A transfer of some files, with their parent folders.
 fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) -> Result<Submission, Error> {
     let rules = rules.into_iter().collect();
     let id = fresh_id()?;
@@ -556,7 +558,7 @@ fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) 
     })
 }
 
-/// The folders that files lie in, each after the one it is in.
+/// The parent folders of files, each after its own parent.
 fn folders_of(files: &[Seen]) -> BTreeSet<RelPath> {
     let mut folders = BTreeSet::new();
     for file in files {

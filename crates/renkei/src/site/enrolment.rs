@@ -1,9 +1,9 @@
-//! Enrolment: two sites exchange cards over the wire, because one invited the other.
+//! Enrolment: two sites exchange cards over the wire by means of an invitation.
 //!
-//! The invited site dials. It asks for the card first and continues only if that is the card of the site that invited
-//! and the peer has the key of a PoP of that site: the secret is shown to nobody else. Then it shows the secret and its
-//! own card, by which the inviting site judges the certificate it was dialled with. Guarantee: nobody is trusted on
-//! either side before both have proved who they are. Non-goal: mapping; the users of a site that is trusted have no
+//! The invited site dials. It asks for the card first and continues only if that is the card of the inviting site
+//! and the peer has the key of a PoP of that site: the secret is sent to no other peer. Then it sends the secret
+//! and its own card, by which the inviting site verifies the certificate of the connection. Guarantee: neither side
+//! trusts the other before both have proved their identity. Non-goal: mapping; the users of a trusted site have no
 //! account until the administrator gives them one.
 
 use super::Site;
@@ -28,17 +28,18 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 impl Site {
-    /// The card to show to somebody who asks; it holds nothing secret.
+    /// The card for any peer that asks; it holds nothing secret.
     pub fn own_card(&self) -> Result<String, Error> {
         let snapshot = self.snapshot();
         let none = || Error::new(Code::NotInitialised, "give card", &snapshot.site, "");
         Ok(without_list(snapshot.trust.own_card().ok_or_else(none)?).to_text())
     }
 
-    /// Trusts the site of `card`, which came with an invitation's secret over a connection with `chain`.
+    /// Trusts the site of `card`, received with an invitation's secret over a connection with `chain`.
     ///
     /// # Errors
-    /// `InvitationRefused`; `CardInvalid`, `CardConflict`, and what [`verify_peer`] finds, with the invitation still open.
+    /// `InvitationRefused`; `CardInvalid`, `CardConflict`, and those of [`verify_peer`], with the invitation still
+    /// open.
     pub fn introduce(
         &self,
         chain: &[CertificateDer<'static>],
@@ -58,11 +59,11 @@ impl Site {
     }
 }
 
-/// Goes to the site that invited, in the name of the PoP in `home`; gives its card and what is new about it. With
-/// `reverse`, the other site is told that this one cannot be dialled and keeps a line to it.
+/// Enrols the PoP in `home` at the inviting site; returns that site's card and whether it was new. With `reverse`,
+/// the other site is told that this one cannot be dialled and keeps a line to it.
 ///
 /// # Errors
-/// Those of [`Site::introduce`] and of the network; nothing was changed here then.
+/// Those of [`Site::introduce`] and of the network; nothing was changed here in that case.
 pub fn join(
     home: &Home,
     invitation: &Invitation,
@@ -84,7 +85,7 @@ pub fn join(
     Ok((card, added))
 }
 
-/// Tries all the ways that the invitation names.
+/// Tries all endpoints and relays in the invitation.
 fn go(
     home: &Home,
     credential: &Credential,
@@ -121,7 +122,7 @@ fn go(
     Err(last.unwrap_or_else(nowhere))
 }
 
-/// The conversation, from the side that was invited.
+/// The exchange, as seen by the invited site.
 fn ask(
     home: &Home,
     credential: &Credential,
@@ -151,7 +152,7 @@ fn ask(
     }
 }
 
-/// Whether the peer with `chain` is a PoP of the site of `card`, by that card alone.
+/// Verifies that the peer with `chain` is a PoP of the site of `card`, by that card alone.
 fn prove(
     chain: &[CertificateDer<'static>],
     card: &SiteCard,

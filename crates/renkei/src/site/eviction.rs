@@ -1,7 +1,7 @@
-//! Eviction of replicas, except those of which no other site is known to have the content.
+//! Eviction of replicas, except those whose content no other site is known to have.
 //!
-//! Content that this site wrote stays until the home has fetched it. The home is asked, for the versions in question
-//! alone; while it is not reachable, they stay.
+//! Content that this site wrote stays until the home has fetched it. The home is asked about the versions in
+//! question only; while it is unreachable, they stay.
 
 use super::Site;
 use super::access::Access;
@@ -17,10 +17,10 @@ use renkei_core::wire::volume::{AboutVolume, MOST_VERSIONS, Tally, VolumeReply};
 use std::collections::HashSet;
 
 impl Site {
-    /// Holds no replicas at a place and below it any more.
+    /// Evicts the replicas at a place and below it.
     ///
     /// # Errors
-    /// `CatalogueFailed`, and those of the file system. Files that no other site has are told as failures.
+    /// `CatalogueFailed`, and those of the file system. Only copies are listed as failures.
     pub fn evict(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Tally, Error> {
         let copy = self.copy(access, place)?;
         let plain = copy.plain()?;
@@ -37,7 +37,7 @@ impl Site {
                     tally.fail(&found.path, only_copy(&found.path));
                     return Ok(());
                 }
-                // Nobody is given it from here on, whether it can be removed or not.
+                // From here on it is not served, whether it can be removed or not.
                 tree.set_held(&[(found.id, None)])?;
                 let removed = dir_of(&*plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
                 match removed {
@@ -50,7 +50,7 @@ impl Site {
         })
     }
 
-    /// The files at a path and below it that this site wrote and of which the home is not known to have the content.
+    /// The files at a path and below it that were written here and whose content the home is not known to have.
     pub(super) fn only_here(&self, copy: &Copy, path: &RelPath) -> Result<HashSet<NodeId>, Error> {
         let Written { unsent: mut only, sent } = written(copy, path)?;
         match self.not_kept(copy, &sent) {
@@ -63,7 +63,7 @@ impl Site {
         Ok(only)
     }
 
-    /// Those of some versions that the home does not have itself.
+    /// The versions whose content the home lacks.
     pub(super) fn not_kept(&self, copy: &Copy, versions: &[(NodeId, u64)]) -> Result<Vec<NodeId>, Error> {
         let mut missing = Vec::new();
         if versions.is_empty() {
@@ -83,12 +83,12 @@ impl Site {
     }
 }
 
-/// The files at a path and below it that this site wrote and holds.
+/// The files at a path and below it that were written and are held here.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Those that the home has not heard of.
+    /// Files whose changes the home has not received.
     pub(super) unsent: HashSet<NodeId>,
-    /// The versions of the others.
+    /// The versions of the other files.
     pub(super) sent: Vec<(NodeId, u64)>,
 }
 

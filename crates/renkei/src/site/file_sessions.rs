@@ -1,10 +1,10 @@
-//! File sessions: a client works on single files below a place, for as long as it keeps the session.
+//! File sessions: a client works on single files below a place, as long as the session is open.
 //!
-//! A session is authorised once, when it is opened; it is judged again when trust, mapping or rights change, as a
-//! transfer is. Drafts are temporary files under a key of the session; a session that replaces a lost one has the same
-//! key, also after a restart of the PoP, and takes them up. A journal names the place and the key, so that abandoned
-//! drafts are found and removed: after ten minutes, or by the clean-up of abandoned transfers if the PoP ended
-//! meanwhile.
+//! A session is authorised once, when it is opened; it is checked again when trust, mapping or rights change, as a
+//! transfer is. Drafts are temporary files under a key of the session; a session that replaces a lost one has the
+//! same key, even after a restart of the PoP, and continues them. A journal names the place and the key, so that
+//! abandoned drafts are found and removed: after ten minutes, or by the clean-up of abandoned transfers if the PoP
+//! ended meanwhile.
 
 use super::access::Access;
 use super::cleanup::clean_up_job;
@@ -32,18 +32,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How long drafts of a session that was lost wait for the next.
+/// Retention of the drafts of a lost session.
 const DRAFTS_KEPT: Duration = Duration::from_secs(600);
-/// No account has it.
+/// A uid that no account has.
 const NO_UID: u32 = u32::MAX;
-/// Journals of one principal, of sessions that write, which are kept for a week after a crash.
+/// Maximum journals of writing sessions of one principal; they are kept for a week after a crash.
 const MAX_UNFINISHED: usize = 4096;
 
 impl Site {
-    /// Serves a file session; `request` is answered when the streams may come.
+    /// Serves a file session; `request` is answered when the streams may connect.
     ///
     /// # Errors
-    /// The outer one before that answer, for the caller to send; the inner one is how the session ended.
+    /// The outer error occurs before that answer, and the caller sends it; the inner one is how the session ended.
     pub fn attend(
         &self,
         access: &Access,
@@ -73,7 +73,7 @@ impl Site {
         let (watch, stop) = (Watch::default(), Stop::default());
         let place = (open.place.to_string(), vec![open.place.storage.clone()]);
         let entry = running(access, open.id, "files", place, Class::Normal, (&watch, &stop));
-        // A session that goes on with one which this side still takes for alive ends that.
+        // A reconnecting session supersedes its predecessor, which may still seem alive here.
         let number = number_of(access, open);
         let listed = self.transfers.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
@@ -94,7 +94,7 @@ impl Site {
         let counters = &self.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
-        // What closes the files are the threads of the account.
+        // The files are closed by the threads of the account.
         drop(local_files);
         let (operations, bytes, ended) = serve(job, control, streams, &watch, &stop);
         counters.file_sessions.fetch_sub(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Site {
             Some((journal, _)) => {
                 drop(journal);
                 match stop.stopped() {
-                    // Who may not write any more leaves nothing.
+                    // A session that lost its write permission leaves no drafts.
                     Some(error) if error.code != Code::Cancelled => clean_up_job(self, number),
                     _ => self.left_drafts.note(number),
                 }
@@ -115,7 +115,7 @@ impl Site {
         Ok(ended)
     }
 
-    /// Who decides about locks: this site, or the home of a volume that is followed here.
+    /// The lock manager of a session: this site's, or that of the home of a followed volume.
     fn locker(&self, access: &Access, open: &OpenFiles) -> Result<Arc<dyn Locker>, Error> {
         let (snapshot, name) = (&access.snapshot, &open.place.storage);
         Ok(match snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
@@ -124,7 +124,7 @@ impl Site {
         })
     }
 
-    /// Keeps the key of a session's drafts on the disk; tells whether an earlier session had it.
+    /// Opens the journal of a session's drafts; also whether an earlier session had it.
     fn draft_journal(
         &self,
         access: &Access,
@@ -151,7 +151,7 @@ impl Site {
     }
 }
 
-/// Keys of sessions that were lost and have left drafts, and since when.
+/// Keys of lost sessions with drafts, and when they were lost.
 #[derive(Default)]
 pub(crate) struct LeftDrafts(Mutex<Vec<(Instant, u64)>>);
 
@@ -160,7 +160,7 @@ impl LeftDrafts {
         self.0.lock().expect("no thread panics while it holds the lock").push((Instant::now(), number));
     }
 
-    /// Those that nobody took up within [`DRAFTS_KEPT`].
+    /// Removes and returns the keys that no session has continued within [`DRAFTS_KEPT`].
     fn take_due(&self) -> Vec<u64> {
         let mut all = self.0.lock().expect("no thread panics while it holds the lock");
         let due = all.extract_if(.., |(since, _)| since.elapsed() >= DRAFTS_KEPT);
@@ -168,28 +168,28 @@ impl LeftDrafts {
     }
 }
 
-/// Starts the thread that removes drafts which nobody took up.
+/// Starts the thread that removes abandoned drafts.
 pub(super) fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
         site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(site, number));
     })
 }
 
-/// Sessions whose open files can be lent to programs of this machine, by their secrets.
+/// Sessions whose descriptors can be passed to programs of this machine, by their secrets.
 #[derive(Default)]
 pub(crate) struct FdPassing(Mutex<HashMap<SessionKey, Borrowed>>);
 
-/// What can be lent of a session, and to whom.
+/// A session whose descriptors can be passed, and the permitted callers.
 struct Borrowed {
     local_files: Weak<LocalFiles>,
-    /// Its user, and the account that user has here.
+    /// Its user, and the uid that the user is mapped to here.
     user: Principal,
     uid: u32,
-    /// Whether the files were opened by an account that works for others, whose rights a descriptor would hand on.
+    /// Whether the files were opened by an account that works for others, whose rights a descriptor would pass on.
     is_lent: bool,
 }
 
-/// A session's place in [`FdPassing`], until it ends.
+/// A session's entry in [`FdPassing`], removed on drop.
 struct Lent<'a> {
     lending: &'a FdPassing,
     key: SessionKey,
@@ -236,11 +236,11 @@ impl Drop for Lent<'_> {
 }
 
 impl Site {
-    /// The plain file that a file session has open for reading, for a process of this machine that knows the session's
-    /// secret and is the session's user or the administrator's.
+    /// The descriptor of a plain file that a file session has open for reading, for a process of this machine that
+    /// knows the session's secret and runs as the session's user or as the administrator.
     ///
     /// # Errors
-    /// `NotOpen` if there is no such session of that caller, `Unsupported` if nothing of it can be lent under that handle.
+    /// `NotOpen` if there is no such session of that caller, `Unsupported` if the handle has no descriptor to pass.
     pub fn lend(&self, caller: u32, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
         let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
         let local_files = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
@@ -251,8 +251,9 @@ impl Site {
 }
 
 impl Borrowed {
-    /// Whether the account with this number, of a PoP of that site, may borrow: the administrator's, or its user's where that
-    /// opened the files itself. By `/proc` a descriptor is opened again in other ways, past closed directories.
+    /// Whether a caller with this uid, at the PoP of `site`, may get a descriptor: the administrator, and the
+    /// session's user if the files were opened with the user's own rights. Through `/proc` a descriptor can be
+    /// reopened in other modes, past closed directories.
     fn is_for(&self, caller: u32, site: &SiteName) -> bool {
         let is_administrator = caller == 0 || caller == rustix::process::geteuid().as_raw();
         let is_user = || {
@@ -263,15 +264,15 @@ impl Borrowed {
     }
 }
 
-/// What drafts of a session are kept under, and of those that go on with it. Another one after the machine was started anew:
-/// what was not synced may be lost then.
+/// The key of a session's drafts, the same for sessions that continue it. It changes with a reboot of the machine:
+/// data that was not synced may be lost then.
 fn number_of(access: &Access, open: &OpenFiles) -> u64 {
     let text = format!("{}\0{}\0{}\0{}", access.principal, open.place, hex(&open.key), hex(&boot_id()));
     let hash = blake3::hash(text.as_bytes());
     u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("a digest is longer"))
 }
 
-/// Opens the place as its account; drafts that are left are counted.
+/// Opens the place as its account; remaining drafts are counted in `left`.
 fn open_local_files(
     access: &Access,
     open: &OpenFiles,
@@ -329,7 +330,7 @@ mod tests {
         for caller in [0, own, 4_000_000, daemon] {
             assert!(borrowed.is_for(caller, &kek), "{caller}");
         }
-        // What another account opened may lie behind directories that are closed to this one.
+        // Files opened by another account may lie behind directories that are closed to this one.
         assert!(of_volume.is_for(own, &kek) && !of_volume.is_for(4_000_000, &kek));
         assert!(daemon == own || !of_volume.is_for(daemon, &kek));
         assert!(!borrowed.is_for(4_000_001, &kek), "somebody else");

@@ -1,4 +1,4 @@
-//! Operations on files and directories, each done as the asker's account.
+//! Operations on files and directories, each executed as the account of the principal.
 
 use super::Site;
 use super::access::Access;
@@ -14,7 +14,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use std::sync::Arc;
 
-/// Bytes read at once for a checksum.
+/// Bytes read at a time for a checksum.
 const READ_BYTES: usize = 1 << 20;
 
 impl Site {
@@ -28,7 +28,7 @@ impl Site {
         )
     }
 
-    /// The directory a place leads to, links inside the storage followed.
+    /// The directory that a place resolves to; symbolic links inside the storage are followed.
     pub fn stat_dir(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
         let work = |store: &dyn Store, path: &RelPath| {
@@ -38,8 +38,8 @@ impl Site {
         at(access, &place, access.look(&place)?.run("stat", work))
     }
 
-    /// What the destination of a copy is, and what was chosen to open then; a directory that is missing is made if
-    /// that was chosen too.
+    /// Examines the destination of a copy and selects the matching choice; a missing directory is created if the
+    /// choice says so.
     pub fn find(&self, access: &Access, open: &OpenFound) -> Result<(Found, Option<OpenReceive>), Error> {
         let found = match self.stat_dir(access, Some(open.to.clone())) {
             Ok(Entry { kind: EntryKind::Dir, .. }) => Found::Dir,
@@ -55,7 +55,7 @@ impl Site {
         Ok((found, choice.map(|choice| open.receive(choice))))
     }
 
-    /// Lists a directory, or the storages, in parts of at most [`BATCH_ENTRIES`].
+    /// Lists a directory, or the storages, in pages of at most [`BATCH_ENTRIES`].
     pub fn list(
         &self,
         access: &Access,
@@ -73,7 +73,7 @@ impl Site {
         )
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn mkdir(&self, access: &Access, place: &Place, parents: bool) -> Result<(), Error> {
         audit(access, "mkdir", place);
         let work =
@@ -81,7 +81,7 @@ impl Site {
         at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
-    /// Removes a file, or with `recursive` a tree; ends early when it is stopped, and leaves the rest.
+    /// Removes a file, or with `recursive` a tree; a stop ends it early, with the rest left in place.
     pub fn remove(&self, access: &Access, place: &Place, recursive: bool, stop: &Stop) -> Result<(), Error> {
         audit(access, "remove", place);
         let stop = stop.clone();
@@ -91,7 +91,7 @@ impl Site {
         at(access, place, access.open(place, true)?.run("remove", work))
     }
 
-    /// Renames within one storage, replacing a file that is there.
+    /// Renames within one storage, replacing an existing file.
     pub fn rename(&self, access: &Access, from: &Place, to: &Place) -> Result<(), Error> {
         audit(access, "rename", from);
         if from.storage != to.storage {
@@ -99,7 +99,7 @@ impl Site {
             return Err(Error::new(Code::CrossDevice, "rename", from, cause).at(access.site()));
         }
         refuse_temp_names("rename", &to.path).map_err(|error| error.at(access.site()))?;
-        // Whoever may change the one name need not be granted the other.
+        // A grant for the one name does not imply one for the other.
         access.open(to, true)?;
         let to = to.path.clone();
         let work = move |store: &dyn Store, from: &RelPath| {
@@ -109,7 +109,7 @@ impl Site {
         at(access, from, access.open(from, true)?.run("rename", work))
     }
 
-    /// Space used by a tree; ends early when it is stopped.
+    /// Space used by a tree; can be stopped.
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| read(store, path, usage(store, path, &stop));
@@ -130,7 +130,7 @@ impl Site {
         at(access, place, access.look(place)?.run("space", work))
     }
 
-    /// Digest of a file as the disk has it now; ends early when it is stopped.
+    /// Checksum of the current content of a file; can be stopped.
     pub fn checksum(
         &self,
         access: &Access,
@@ -147,13 +147,13 @@ impl Site {
     }
 }
 
-/// What became of a change of names, after the answers that were cached before it are withdrawn.
+/// The result of a change of names, returned when no client caches the old state any more.
 fn settled(store: &dyn Store, paths: &[&RelPath], done: Result<(), Error>) -> Result<(), Error> {
     store.settle();
     done.map_err(|error| told(store, Attempt::Name, paths, error))
 }
 
-/// What was read, or who was refused by what.
+/// The result of a read; a permission error is completed with the mode or owner that caused it.
 fn read<T>(store: &dyn Store, path: &RelPath, outcome: Result<T, Error>) -> Result<T, Error> {
     outcome.map_err(|error| told(store, Attempt::Read, &[path], error))
 }
@@ -175,7 +175,7 @@ fn audit(access: &Access, op: &str, place: &Place) {
     tracing::info!(target: "audit", %principal, transfer, account, op, %place, "file operation");
 }
 
-/// The directory a path lies in, and its name there.
+/// The parent directory of a path, and the name in it.
 fn parent<'p>(store: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>, &'p [u8]), Error> {
     let Some((parent, name)) = path.split() else {
         return Err(Error::new(Code::IsADirectory, "open", path, "the storage's root"));
@@ -205,7 +205,7 @@ fn list_storages(
     on_part(names.map(|name| Ok(folder(RelPath::parse(name.as_bytes())?))).collect::<Result<_, Error>>()?)
 }
 
-/// Hands on the entries of a directory; names of unfinished copies are passed over.
+/// Passes on the entries of a directory, without temporary files of unfinished copies.
 fn list(dir: &dyn Dir, mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>) -> Result<(), Error> {
     let mut part = Vec::new();
     for listed in dir.list()? {
@@ -225,11 +225,11 @@ fn list(dir: &dyn Dir, mut on_part: impl FnMut(Vec<Entry>) -> Result<(), Error>)
     on_part(part)
 }
 
-/// Makes a directory in any store, as mkdir or `mkdir -p`.
+/// Creates a directory in any store, as mkdir or `mkdir -p`.
 pub fn make_dir(store: &dyn Store, path: &RelPath, parents: bool) -> Result<(), Error> {
     if !parents {
         let (dir, name) = parent(store, path)?;
-        // A transfer into it will be acknowledged as durable, and does not look above it.
+        // A transfer into it is acknowledged as durable, and does not sync its parent.
         return dir.mkdir(name, 0o777).and_then(|()| dir.sync());
     }
     let mut at = RelPath::root();
@@ -271,7 +271,7 @@ fn rename(store: &dyn Store, from: &RelPath, to: &RelPath) -> Result<(), Error> 
     }
 }
 
-/// The new name of what is renamed: in a directory that is there, or that itself.
+/// The new path of a rename: inside `to` if that is a directory, else `to` itself.
 fn target(store: &dyn Store, from: &RelPath, to: RelPath) -> RelPath {
     let within = from.name().and_then(|name| to.child(name).ok());
     within.filter(|_| store.dir(&to).is_ok()).unwrap_or(to)
@@ -289,7 +289,7 @@ fn usage(store: &dyn Store, path: &RelPath, stop: &Stop) -> Result<Usage, Error>
     Ok(Usage { bytes: entry.size(), allocated_bytes: raw.blocks * 512, files: 1, dirs: 0 })
 }
 
-/// Digest of an open file, read to its end or until it is stopped.
+/// Checksum of an open file up to its end; can be stopped.
 pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm, stop: &Stop) -> Result<Vec<u8>, Error> {
     match algorithm {
         Algorithm::Blake3 => {

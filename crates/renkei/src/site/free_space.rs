@@ -1,7 +1,7 @@
-//! The free space of the storages, from a cache that a thread for each storage fills.
+//! The free space of the storages, from a cache that a thread for each query fills.
 //!
-//! A page must wait for no disk, so it shows the last value; each query has a thread of its own, one at a time for a
-//! storage and account, for one at a file system that hangs never ends.
+//! A page must not wait for a disk, so it shows the cached value; each query has a thread of its own, one at a time
+//! for a storage and account, since a query of a file system that hangs never ends.
 
 use super::Site;
 use super::access::Access;
@@ -14,15 +14,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a look is good for.
+/// Lifetime of a cached value.
 const GOOD_FOR: Duration = Duration::from_secs(10);
-/// What nobody asked about for so long is forgotten.
+/// Cache entries that were not requested for this long are dropped.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// A storage and who looks at it.
+/// A storage and the account that queries it.
 type Key = (String, String);
 
-/// What was seen.
+/// A cache entry.
 struct Look {
     asked: Instant,
     began: Instant,
@@ -30,24 +30,24 @@ struct Look {
     seen: Option<Result<Space, Error>>,
 }
 
-/// What was seen of the storages.
+/// The cache of free space.
 #[derive(Default)]
 pub(super) struct FreeSpace(Mutex<HashMap<Key, Look>>);
 
-/// A storage and the room in it.
+/// A storage and its free space.
 #[derive(Clone, Debug)]
 pub struct StorageSpace {
     /// The storage's name.
     pub name: String,
-    /// Whether nothing may be written.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Where it is, for the administrator alone.
+    /// Its path, for the administrator alone.
     pub path: Option<String>,
-    /// Whether the agent is connected that serves it, if one does; the PoP cannot tell the room there.
+    /// Whether the agent that serves it is connected, if one does; the PoP cannot query its space.
     pub agent: Option<bool>,
-    /// The room, or why it cannot be told; nothing if nobody looked yet.
+    /// The space, or the error of the query; `None` before the first query.
     pub space: Option<Result<Space, Error>>,
-    /// How long a look that has not ended has lasted.
+    /// The age of a hanging query.
     pub hanging: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl FreeSpace {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Whether somebody has to look now; notes that somebody does.
+    /// Whether the caller has to query now; marks the query as under way.
     fn begin(&self, key: &Key, now: Instant) -> bool {
         let mut looks = self.lock();
         looks.retain(|_, look| look.under_way || now - look.asked < FORGET_AFTER);
@@ -96,7 +96,8 @@ impl FreeSpace {
 }
 
 impl Site {
-    /// The room in the storages as the account of `access` has it, or the PoP's own; begins to look where that is old.
+    /// The space of the storages as the account of `access` sees it, or the PoP's own; starts queries for expired
+    /// entries.
     pub fn rooms(self: &Arc<Self>, access: Option<&Access>) -> Vec<StorageSpace> {
         let snapshot = self.last_snapshot();
         let account = access.map(|access| access.account.name.clone()).unwrap_or_default();
@@ -132,17 +133,17 @@ impl Site {
     }
 }
 
-/// A storage as the PoP serves it, for its administrator.
+/// A storage as the PoP serves it, for the administrator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     /// The storage's name.
     pub name: String,
-    /// The room in what is served, or why it is not.
+    /// The space of a served storage, or why it is not served.
     pub space: Result<Space, Error>,
 }
 
 impl Site {
-    /// The storages that this PoP serves itself; looks at each.
+    /// The storages that this PoP serves itself; queries each.
     pub fn served(&self) -> Vec<Served> {
         let now = self.snapshot();
         let own = now.storages.iter().filter(|(_, root)| root.storage.agent.is_none());

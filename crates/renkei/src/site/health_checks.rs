@@ -1,8 +1,8 @@
 //! Health checks: one function for each kind of condition, all in `SOURCES`.
 //!
 //! A check reads the PoP's own state and never blocks: the list of [`super::conditions`] is only as fresh as the
-//! slowest of them. To report something else, write a function and add it to `SOURCES`. The pairs of `what` and `name`
-//! are unique in the findings of one run.
+//! slowest of them. To add a check, write a function and add it to `SOURCES`. The pairs of `what` and `name` are
+//! unique in the findings of one run.
 
 use super::Site;
 use super::conditions::{Finding, Severity};
@@ -31,10 +31,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A place to look at.
+/// A health check.
 pub(super) type Source = fn(&Arc<Site>, &Snapshot) -> Vec<Finding>;
 
-/// All of them.
+/// All health checks.
 pub(super) const SOURCES: &[Source] = &[
     configuration,
     listening,
@@ -55,33 +55,33 @@ pub(super) const SOURCES: &[Source] = &[
 ];
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long before its end a certificate is worth a word, and how urgent it is then.
+/// Remaining lifetimes at which a certificate is reported, with the urgency.
 const CERTIFICATE_ENDS: [(Duration, Severity); 3] = [
     (DAY, Severity::Critical),
     (Duration::from_secs(7 * 86_400), Severity::Warning),
     (Duration::from_secs(30 * 86_400), Severity::Info),
 ];
-/// A file system with a smaller share of free room, and fewer free bytes, has little; the second is urgent.
+/// A file system below both the share and the bytes of free space is reported; the second pair is critical.
 const LITTLE_ROOM: (f64, u64) = (0.05, 100 << 30);
 const NO_ROOM: (f64, u64) = (0.01, 10 << 30);
-/// A line that is lost is opened again within seconds; a longer time is worth a word.
+/// Hold for a line that is down: it is reopened within seconds.
 const LINE_DOWN_FOR: Duration = Duration::from_secs(3);
-/// How long a PoP may take to dial this one after this one started.
+/// Grace period after the start for other PoPs to open their lines.
 const LINES_COME_WITHIN: Duration = Duration::from_secs(30);
-/// A home that is not heard for so long is worth a word: a restart is not.
+/// Hold for a silent home: longer than a restart takes.
 const HOME_SILENT_FOR: Duration = Duration::from_secs(10);
-/// A follower asks every three seconds, and 30 s after a failure.
+/// Silence of a follower that is reported: it polls every three seconds, and 30 s after a failure.
 const FOLLOWER_SILENT_FOR: Duration = Duration::from_secs(40);
-/// Changes that were made at a follower and wait for their home longer than this are worth a word.
+/// Age of unpushed changes of a follower that is reported.
 const CHANGES_WAIT_FOR: Duration = Duration::from_secs(120);
-/// Transfers whose first attempt failed are tried again within seconds.
+/// Hold for waiting transfers: after a first failure they are retried within seconds.
 const QUEUE_WAITS_FOR: Duration = Duration::from_secs(10);
-/// Certificate and key are written one after the other.
+/// Hold for the web certificate: certificate and key are written one after the other.
 const BOTH_WRITTEN_WITHIN: Duration = Duration::from_secs(3);
-/// Transfers of the queue that are looked at.
+/// Maximum transfers of the queue that are checked.
 const MOST_TRANSFERS: usize = 256;
 
-/// A changed file that cannot be used.
+/// A changed configuration that cannot be loaded.
 fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let unusable = site.unusable();
     let Some(last) = &*unusable else { return Vec::new() };
@@ -90,7 +90,7 @@ fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     vec![finding.saying(words)]
 }
 
-/// A changed `listen`, which the PoP takes up when it starts.
+/// A changed `listen`, which takes effect at the next start.
 fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let Some((in_force, wanted)) = snapshot.listening.pending() else { return Vec::new() };
     let list = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
@@ -103,7 +103,8 @@ fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     vec![Finding::of("configuration", "listen", Severity::Warning, &error)]
 }
 
-/// Certificates of the PoP, of its authority and of the partners' authorities.
+/// Expiring certificates of the PoP, of its authority and of the partners' authorities, and a revoked one of the
+/// PoP.
 fn certificates(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let now = SystemTime::now();
     let own = snapshot.credential.facts().ok();
@@ -125,7 +126,7 @@ fn certificates(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     own.into_iter().chain(authorities).chain(revoked).collect()
 }
 
-/// An authority that is being replaced, and partners that did not take the new one over while that went by itself.
+/// A rotation of the authority in progress, and partners that refused the new one and need its card by hand.
 fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else {
         return Vec::new();
@@ -161,7 +162,7 @@ fn refuses_authority(code: Code) -> bool {
     matches!(code, Code::AuthorityReplaced | Code::UnknownAuthority | Code::CardConflict | Code::NotAllowed)
 }
 
-/// The certificate for browsers: one that cannot be used, and the end of the one in use.
+/// The certificate for browsers: an unusable one, and the expiry of the one in use.
 fn web(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let unusable = snapshot.web.trouble().map(|error| {
         let words = match snapshot.web.used() {
@@ -180,7 +181,7 @@ fn web(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     unusable.into_iter().chain(ends).collect()
 }
 
-/// What to say of a certificate that ends then.
+/// The finding for a certificate that expires at `end`, if that is soon.
 pub fn certificate_ends(name: &str, end: SystemTime, now: SystemTime, remedy: &str) -> Option<Finding> {
     let left = end.duration_since(now).unwrap_or_default();
     let (_, severity) = CERTIFICATE_ENDS.iter().find(|(within, _)| left < *within)?;
@@ -192,7 +193,7 @@ pub fn certificate_ends(name: &str, end: SystemTime, now: SystemTime, remedy: &s
     Some(Finding::of("certificate", name, *severity, &error).mended_by(remedy))
 }
 
-/// Storages that are gone, do not answer or have little room, and agents that are not connected.
+/// Storages that are missing, hang or are low on space, and disconnected agents.
 fn storages(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     site.rooms(None).iter().filter_map(storage).collect()
 }
@@ -219,7 +220,7 @@ fn storage(room: &StorageSpace) -> Option<Finding> {
     }
 }
 
-/// What the administrator does about a storage.
+/// The remedy for a storage.
 fn remedy_of_storage(error: &Error, storage: &str) -> String {
     match error.code {
         Code::StorageUnknown => {
@@ -229,7 +230,7 @@ fn remedy_of_storage(error: &Error, storage: &str) -> String {
     }
 }
 
-/// The same for a volume in that storage.
+/// The remedy for a volume in that storage.
 fn remedy_of_volume(error: &Error, volume: &str, storage: &str) -> String {
     match error.code {
         Code::VolumeChanged => fill(error.code.row().remedy, &[("VOLUME", volume.into())]),
@@ -237,7 +238,7 @@ fn remedy_of_volume(error: &Error, volume: &str, storage: &str) -> String {
     }
 }
 
-/// What the administrator does about a PoP's certificate that ends: only its authority's key makes another.
+/// The remedy for an expiring certificate of a PoP: only its authority's key can issue another.
 pub fn renewal_of_host(home: &Home) -> &'static str {
     match home.ca_key().exists() {
         true => "`renkei renew`",
@@ -245,7 +246,7 @@ pub fn renewal_of_host(home: &Home) -> &'static str {
     }
 }
 
-/// What to say of the room on a file system.
+/// The finding for a file system that is low on space.
 pub fn room_low(name: &str, space: &Space) -> Option<Finding> {
     let is_below = |(share, bytes): (f64, u64)| {
         (space.available_bytes as f64) < space.total_bytes as f64 * share && space.available_bytes < bytes
@@ -265,7 +266,7 @@ pub fn room_low(name: &str, space: &Space) -> Option<Finding> {
     Some(Finding::of("room", name, severity, &error))
 }
 
-/// The room where the PoP keeps its own state.
+/// Free space for the PoP's own state.
 fn own_disk(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let dir = site.home().state_dir();
     let Ok(seen) = rustix::fs::statvfs(dir) else { return Vec::new() };
@@ -279,7 +280,7 @@ fn own_disk(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     room_low("state", &space).map(|finding| finding.mended_by(remedy)).into_iter().collect()
 }
 
-/// Transfers that wait for room in the buffer.
+/// Transfers that wait for space in the buffer.
 fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let waiting = match snapshot.buffer() {
         Ok(buffer) => buffer.waiting().len(),
@@ -311,7 +312,7 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     down.map(finding).collect()
 }
 
-/// Trusted sites that could not be reached the last time, and those that keep a line here and have none.
+/// Trusted sites whose last connection failed, and those that keep a line to this PoP and have none.
 fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     site.probe_idle(snapshot);
     let mut failed = site.unreached(snapshot);
@@ -330,7 +331,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
             }
         }
     }
-    // Of a hub to which this PoP keeps a line, that one tells.
+    // Hubs to which this PoP keeps a line are covered by the check of lines.
     failed.retain(|partner, _| !snapshot.config.reverse.contains(partner));
     let finding = |(partner, error): (&SiteName, &Error)| {
         Finding::of("partner", partner.as_str(), Severity::Warning, error)
@@ -340,7 +341,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     failed.iter().map(finding).collect()
 }
 
-/// Partners whose clocks differ from ours.
+/// Partners with a clock skew.
 fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let differing = site.differing_clocks(snapshot);
     let one_way = |sign: i64| differing.values().filter(|ahead_ms| ahead_ms.signum() == sign).count();
@@ -361,7 +362,7 @@ fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     differing.iter().map(finding).collect()
 }
 
-/// Volumes whose home is here and whose catalogue does not follow the files.
+/// Volumes of this site whose catalogue does not follow the files.
 fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let own = snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts));
     let lost = own.clone().filter_map(|(name, _)| {
@@ -382,7 +383,7 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     own.clone().filter_map(finding).chain(lost).collect()
 }
 
-/// Volumes of other homes: what keeps this site from following them, and from holding what it shall.
+/// Volumes of other homes: failures to follow them, and to hold the required replicas.
 fn volumes_followed(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let followed = snapshot.volumes.iter().filter(|(_, facts)| snapshot.follows(facts));
     followed.flat_map(|(name, facts)| followed_volume(site, snapshot, name, facts)).collect()
@@ -432,7 +433,7 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Vo
     found
 }
 
-/// Sites that changed a volume and were not reached before all of it was known.
+/// The finding for sites lost with changes of a volume that may be missing.
 fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
     let first = lost.first()?;
     let words = "what a site closed may be missing here";
@@ -440,9 +441,9 @@ fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
     Some(finding.mended_by(format!("`renkei doctor {first}` tests each step of the connection to it")))
 }
 
-/// At the home: sites that follow a volume and do not ask any more, or never have all.
+/// At the home: followers that have stopped asking for records.
 fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    // Of a volume in trouble nobody hears anything, which is told by itself.
+    // A volume in trouble answers no follower, and is reported itself.
     let is_well = |name: &str| {
         snapshot
             .volume(name)
@@ -471,7 +472,7 @@ fn behind_finding(volume: &str, follower: &SiteName) -> Finding {
     ))
 }
 
-/// A catalogue that cannot be used, and transfers that were tried and wait.
+/// An unusable catalogue, and transfers that wait after a failed attempt.
 fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     if let Some(error) = site.queue.trouble() {
         let words = "the queue is stopped: no transfer is started";
@@ -487,7 +488,7 @@ fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     waiting_by_link(&rows).into_iter().map(|(link, waits)| waits.finding(&link)).collect()
 }
 
-/// Transfers of one link that wait because an attempt failed.
+/// Transfers of one link that wait after a failed attempt.
 struct Waits {
     count: usize,
     error: Error,
@@ -515,11 +516,11 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
     for row in rows {
         let course = &row.course;
         let was_tried = course.state == State::Waiting && course.attempts > 0;
-        // What waits for its turn is no trouble.
+        // Waiting for a limit is normal.
         let reason = course.reason.as_ref().filter(|error| was_tried && error.kind() != Kind::Limit);
         let (Some(error), Some((_, link))) = (reason, read_lane(&row.lane)) else { continue };
         let waits = links.entry(format!("{} to {}", link.from, link.to));
-        // The side that tells it is where the transfer runs, not the one that fails.
+        // The error's side is where the transfer runs; its subject tells which end fails.
         let of_source = error.subject.split(' ').next() == Some(link.from.as_str());
         let site = if of_source { link.from } else { link.to };
         waits.or_insert_with(|| Waits { count: 0, error: error.clone(), site }).count += 1;
@@ -527,7 +528,7 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
     links
 }
 
-/// Drop folders that are not forwarded as they should be.
+/// Drop folders with errors.
 fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
     let finding = |(name, error): (String, Error)| {
         let finding = Finding::of("rule", &name, Severity::Warning, &error);
@@ -568,7 +569,7 @@ mod tests {
         assert_eq!(severity(60 << 20, 1 << 30), None);
         assert_eq!(severity(40 << 20, 1 << 30), Some(Severity::Warning));
         assert_eq!(severity(4 << 20, 1 << 30), Some(Severity::Critical));
-        // One percent of a petabyte is room enough.
+        // One percent of a petabyte is enough space.
         assert_eq!(severity(10 << 40, 1 << 50), None);
         let few = Space { available_bytes: 1 << 40, total_bytes: 1 << 40, total_files: 1000, free_files: 5 };
         assert!(room_low("data", &few).unwrap().found.contains("5 more files"));

@@ -1,7 +1,7 @@
-//! What transfers of this run of the PoP did, how fast and how they ended: a bounded memory for whoever looks.
+//! Bounded in-memory history of the transfers since the start of the PoP: progress, rates and outcomes.
 //!
-//! Each running transfer is looked at once a second. When it ends, what was seen of it goes into a list of the newest
-//! ones, and its rate to what is known of the other site.
+//! Each active transfer is sampled once a second. When it ends, its trace goes into a list of the newest ones, and
+//! its rate into the statistics of the other site.
 
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
@@ -10,38 +10,38 @@ use renkei_core::wire::message::{Progress, Summary, TransferStatus};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Seconds of rates that are kept of a transfer.
+/// Rate samples kept of a transfer, one a second.
 pub const RATES: usize = 60;
-/// Transfers that ended and are remembered.
+/// Maximum past transfers.
 const MAX_PAST: usize = 500;
-/// Facts and failures kept of one transfer.
+/// Maximum facts and failures kept of one transfer.
 const MAX_FACTS: usize = 32;
 const MAX_FAILURES: usize = 10;
-/// A shorter time gives no rate.
+/// Minimum interval for a rate sample.
 const SHORTEST_LOOK: Duration = Duration::from_millis(200);
-/// Longest text kept of a failure.
+/// Maximum length of the text of a failure.
 const MAX_TEXT_CHARS: usize = 300;
 
-/// Something that happened, so long after the transfer began.
+/// An event of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// When.
+    /// Time since the transfer began.
     pub after: Duration,
-    /// What.
+    /// Description.
     pub text: String,
 }
 
-/// How a transfer stands.
+/// The outcome of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// It runs.
+    /// It is active.
     #[default]
     Running,
-    /// It has ended, and how is told in a moment.
+    /// It has ended; the result follows in a moment.
     Ended,
-    /// It is done; its listed failures are those kept here.
+    /// It is done; its summary lists no failures, the first ones are kept here.
     Done {
-        /// What it did.
+        /// The summary.
         summary: Summary,
         /// The first failures.
         failures: Vec<String>,
@@ -70,7 +70,7 @@ fn failure_text(failure: &renkei_core::wire::message::EntryFailure) -> String {
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
 
-/// What is seen of a transfer from its begin on.
+/// Samples and events of a transfer, recorded from its start.
 #[derive(Clone)]
 pub(super) struct Trace {
     peer: Option<SiteName>,
@@ -84,7 +84,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// One that begins now, with a site at the other end, or a client.
+    /// A trace that starts now, with a site or a client (`None`) as the peer.
     pub(super) fn begin(peer: Option<SiteName>) -> Self {
         let now = Instant::now();
         Trace {
@@ -99,19 +99,19 @@ impl Trace {
         }
     }
 
-    /// Notes what happened.
+    /// Records an event.
     pub(super) fn tell(&mut self, now: Instant, text: String) {
         if self.facts.len() < MAX_FACTS {
             self.facts.push(Fact { after: now - self.since, text });
         }
     }
 
-    /// Notes the round trip to the other site.
+    /// Records the RTT to the other site.
     pub(super) fn met(&mut self, round_trip: Duration) {
         self.round_trip = Some(round_trip);
     }
 
-    /// Looks how far it is.
+    /// Samples the progress.
     pub(super) fn look(&mut self, now: Instant, progress: Progress) {
         let seconds = (now - self.looked).as_secs_f64().max(0.001);
         let moved = progress.bytes_moved.saturating_sub(self.last.bytes_moved);
@@ -130,7 +130,7 @@ impl Trace {
         (self.looked, self.last) = (now, progress);
     }
 
-    /// What is told of it.
+    /// The run as it is shown.
     pub(super) fn run(&self, number: u64, status: TransferStatus, now: Instant) -> Run {
         Run {
             number,
@@ -145,35 +145,35 @@ impl Trace {
     }
 }
 
-/// All that is told of one transfer.
+/// A run: everything shown of one transfer.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Tells apart transfers of the same identity.
+    /// Distinguishes runs with the same transfer id.
     pub number: u64,
-    /// What it is and how far.
+    /// Identity and progress.
     pub status: TransferStatus,
-    /// The other site; none if a client is at the other end.
+    /// The other site; `None` if the peer is a client.
     pub peer: Option<SiteName>,
-    /// When it began.
+    /// Its start.
     pub began: SystemTime,
-    /// How long it lasted, or has lasted.
+    /// Its duration, so far if it is active.
     pub lasted: Duration,
-    /// Bytes per second of the last seconds, the newest last.
+    /// Rate samples in bytes per second, the newest last.
     pub rates: Vec<u64>,
-    /// What happened.
+    /// Its events.
     pub facts: Vec<Fact>,
-    /// How it stands.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
 impl Run {
-    /// Bytes per second now: the mean of the last three looks.
+    /// Current rate in bytes per second: the mean of the last three samples.
     pub fn rate(&self) -> u64 {
         let newest = &self.rates[self.rates.len().saturating_sub(3)..];
         newest.iter().sum::<u64>() / (newest.len().max(1) as u64)
     }
 
-    /// How long the rest takes at the rate of the last ten looks, if all of it was found.
+    /// Estimated remaining time at the mean rate of the last ten samples, once the walk is done.
     pub fn left(&self) -> Option<Duration> {
         let progress = &self.status.progress;
         let newest = &self.rates[self.rates.len().saturating_sub(10)..];
@@ -183,7 +183,7 @@ impl Run {
         known.then(|| Duration::from_secs(progress.bytes_found.saturating_sub(done) / rate))
     }
 
-    /// Bytes per second over all its time.
+    /// Mean bytes per second over the whole run.
     pub fn mean_rate(&self) -> u64 {
         (self.status.progress.bytes_moved as f64 / self.lasted.as_secs_f64().max(0.001)) as u64
     }
@@ -192,26 +192,26 @@ impl Run {
 /// The last transfer in one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Bytes per second over all its time.
+    /// Mean bytes per second over the whole run.
     pub rate: u64,
-    /// Bytes it moved.
+    /// Bytes moved.
     pub bytes: u64,
-    /// When it ended.
+    /// Its end.
     pub ended: Instant,
 }
 
-/// What transfers told of the way to a site.
+/// Statistics of the path to a site, measured by transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
-    /// The last one to there.
+    /// The last transfer to the site.
     pub out: Option<Seen>,
-    /// The last one from there.
+    /// The last transfer from the site.
     pub back: Option<Seen>,
-    /// The last round trip.
+    /// The last RTT.
     pub round_trip: Option<Duration>,
 }
 
-/// What ended, and what it told.
+/// Past runs and the statistics of each site.
 #[derive(Default)]
 pub(super) struct History {
     past: VecDeque<Run>,
@@ -219,10 +219,10 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Takes over a transfer that has ended just now; how, is told by [`History::ended`].
+    /// Adds a transfer that has just ended; [`History::ended`] adds the result.
     pub(super) fn take(&mut self, number: u64, status: TransferStatus, mut trace: Trace) {
         let now = Instant::now();
-        // A look right after the one before would tell chance, not a rate.
+        // A sample right after the previous one would be noise.
         if trace.rates.is_empty() || now - trace.looked > SHORTEST_LOOK {
             trace.look(now, status.progress);
         }
@@ -235,7 +235,7 @@ impl History {
         self.past.truncate(MAX_PAST);
     }
 
-    /// Notes how the newest transfer of this identity and direction ended.
+    /// Records the result of the newest run with this id and direction.
     pub(super) fn ended(&mut self, id: &str, direction: &str, result: &Result<Summary, Error>) {
         let is_it = |run: &&mut Run| {
             run.status.id == id && run.status.direction == direction && run.outcome == Outcome::Ended
@@ -244,7 +244,7 @@ impl History {
         run.outcome = Outcome::of(result);
         let progress = &mut run.status.progress;
         if let Ok(summary) = result {
-            // The last look may have been a while before the end.
+            // The last sample may be older than the end.
             progress.bytes_moved = summary.bytes_moved;
             (progress.files_done, progress.bytes_done) = (summary.files, summary.bytes);
             progress.files_found = progress.files_found.max(summary.files);
@@ -259,12 +259,12 @@ impl History {
         }
     }
 
-    /// Those that ended, the newest first.
+    /// Past runs, the newest first.
     pub(super) fn past(&self) -> impl Iterator<Item = &Run> {
         self.past.iter()
     }
 
-    /// What is known of the way to a site.
+    /// Statistics of the path to a site.
     pub(super) fn way(&self, site: &SiteName) -> Way {
         self.ways.get(site).copied().unwrap_or_default()
     }

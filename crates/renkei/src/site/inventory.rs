@@ -1,7 +1,7 @@
-//! What a PoP has and knows, as the console lists it: volumes, trusted sites, the map, drop folders, certificates, threads.
+//! The inventory shown by the console: volumes, trusted sites, the map, drop folders, certificates, threads.
 //!
-//! The administrator sees all of it. Users see the volumes that they may open, the sites that they may know, what they are mapped
-//! to, and their own certificates.
+//! The administrator sees all of it. Users see the volumes that they may open, the sites that they may know, their
+//! own mapping, and their own certificates.
 
 use super::Site;
 use super::conditions::Condition;
@@ -24,7 +24,7 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::LineStatus;
 use std::time::{Duration, Instant, SystemTime};
 
-// What is shown of these is what they say of themselves.
+// These types are shown as they are.
 pub use crate::identity::card_history::CardChange;
 pub use crate::identity::issued::Inventory;
 pub use crate::volume::follower::restored_home::RestoreReport;
@@ -32,16 +32,16 @@ pub use crate::volume::grant::Level;
 pub use crate::volume::volume_status::VolumeStatus;
 pub use crate::volume::{Followed, Standing};
 
-/// Changes of cards that are shown.
+/// Maximum card changes that are shown.
 const SHOWN_CHANGES: usize = 20;
 
-/// A site that follows a volume whose home is here.
+/// A follower of a volume of this site.
 pub struct Follower {
     /// The site.
     pub site: SiteName,
-    /// The record up to which it has all, if it said since the PoP started.
+    /// The record that it has confirmed since the PoP started.
     pub record: Option<u64>,
-    /// How long ago it said so.
+    /// Age of the confirmation.
     pub heard: Option<Duration>,
 }
 
@@ -51,33 +51,33 @@ pub struct Partner {
     pub site: SiteName,
     /// Whether it is this one.
     pub is_own: bool,
-    /// Of its authority.
+    /// Fingerprint of its authority.
     pub fingerprint: String,
-    /// Where it is reached.
+    /// Its endpoints.
     pub places: String,
-    /// Whether it is reached.
+    /// Its reachability.
     pub reach: Reach,
 }
 
-/// Whether a site is reached.
+/// The reachability of a site.
 pub enum Reach {
-    /// It is this one.
+    /// It is this site.
     Own,
-    /// It was, when it was dialled last.
+    /// The last connection to it succeeded.
     Reached(Instant),
     /// A line between the two is up.
     Line(LineStatus),
-    /// It is not, since this moment where that is known.
+    /// The last connection failed; with the condition, if there is one.
     Unreached(Error, Option<Condition>),
-    /// Nobody has dialled it since the PoP started.
+    /// There was no connection since the PoP started.
     NotTried,
 }
 
-/// What somebody would become here.
+/// The result of testing the map for a principal.
 pub struct Tested {
-    /// Who.
+    /// The principal.
     pub principal: Principal,
-    /// What the map says.
+    /// The verdict of the map.
     pub verdict: Verdict,
     /// The account, or why it is refused.
     pub outcome: Result<Account, Error>,
@@ -87,9 +87,9 @@ pub struct Tested {
 pub struct Map {
     /// The rules in their order.
     pub rules: Vec<MapRule>,
-    /// Whether users of this site need none.
+    /// Whether users of this site need no rule.
     pub own_users: bool,
-    /// The lowest user id that a rule for all of a site leads to.
+    /// The lowest uid that a rule for all users of a site may map to.
     pub min_uid: u32,
 }
 
@@ -101,17 +101,17 @@ pub struct DropFolder {
     pub rule: Rule,
     /// The label of its transfers.
     pub label: String,
-    /// How it is doing, once it was looked into.
+    /// Its state, once it was scanned.
     pub state: RuleState,
 }
 
 /// A certificate of the PoP or of an authority.
 pub struct OwnCertificate {
-    /// Which.
+    /// Its name.
     pub name: String,
-    /// For which hosts, or of which site.
+    /// Its host names, or the fingerprint of an authority.
     pub about: String,
-    /// Its last moment.
+    /// Its expiry.
     pub until: Option<SystemTime>,
     /// Its serial.
     pub serial: String,
@@ -121,16 +121,16 @@ pub struct OwnCertificate {
 pub struct Mount {
     /// Its name.
     pub name: String,
-    /// As whom it works.
+    /// The user it works as.
     pub user: String,
-    /// Since when it is granted.
+    /// The time of the grant.
     pub since: SystemTime,
-    /// Until when its certificate is valid.
+    /// The expiry of its certificate.
     pub until: Option<SystemTime>,
 }
 
 impl Site {
-    // ---- volumes -----------------------------------------------------------------------------------------------------
+    // ---- volumes --------------------------------------------------------------------------------------------
 
     /// The names of the volumes that a visitor may see.
     pub fn volumes_seen(&self, visitor: &Visitor) -> Vec<String> {
@@ -144,14 +144,14 @@ impl Site {
     /// A volume as a visitor may see it.
     ///
     /// # Errors
-    /// `VolumeUnknown`, and what keeps it from being looked at.
+    /// `VolumeUnknown`, and those of its storage and catalogue.
     pub fn volume_seen(&self, visitor: &Visitor, name: &str) -> Result<VolumeStatus, Error> {
         let snapshot = self.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         if !self.volumes_seen(visitor).iter().any(|seen| seen == name) {
             return Err(unknown(name));
         }
-        // A file system that is gone may hang whoever looks at it.
+        // A missing file system may block the caller.
         if let Some(error) = snapshot.trouble_of(name) {
             return Err(error);
         }
@@ -161,7 +161,7 @@ impl Site {
         }
     }
 
-    /// The sites that follow a volume whose home is here, for whoever manages it.
+    /// The followers of a volume of this site, for the administrator and its managers.
     pub fn followers_seen(&self, visitor: &Visitor, name: &str) -> Vec<Follower> {
         let snapshot = self.last_snapshot();
         let Some(facts) = snapshot.volumes.get(name).filter(|facts| !snapshot.follows(facts)) else {
@@ -179,9 +179,9 @@ impl Site {
         known.into_keys().map(follower).collect()
     }
 
-    // ---- trust -------------------------------------------------------------------------------------------------------
+    // ---- trust ----------------------------------------------------------------------------------------------
 
-    /// The sites that this one trusts, as far as a visitor may know them.
+    /// The trusted sites, as far as a visitor may know them.
     pub fn partners_seen(&self, visitor: &Visitor) -> Vec<Partner> {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
@@ -210,12 +210,12 @@ impl Site {
         seen.map(partner).collect()
     }
 
-    /// Which cards changed, the newest first; for the administrator.
+    /// The changed cards, the newest first; for the administrator.
     pub fn card_changes(&self) -> Vec<CardChange> {
         newest(self.home(), SHOWN_CHANGES)
     }
 
-    // ---- who becomes whom --------------------------------------------------------------------------------------------
+    // ---- mapping --------------------------------------------------------------------------------------------
 
     /// The map, for the administrator.
     pub fn map_rules(&self) -> Map {
@@ -227,10 +227,10 @@ impl Site {
         }
     }
 
-    /// Who somebody would be here.
+    /// Tests the map for a principal.
     ///
     /// # Errors
-    /// `UsageInvalid` for what is no principal.
+    /// `UsageInvalid` for an invalid principal.
     pub fn test_map(&self, principal: &str) -> Result<Tested, Error> {
         let (snapshot, principal) = (self.last_snapshot(), Principal::parse(principal)?);
         let verdict = resolve(&snapshot.mapping, &snapshot.config, &principal);
@@ -238,7 +238,7 @@ impl Site {
         Ok(Tested { principal, verdict, outcome })
     }
 
-    // ---- drop folders, threads ---------------------------------------------------------------------------------------
+    // ---- drop folders, threads ------------------------------------------------------------------------------
 
     /// The drop folders, for the administrator.
     pub fn drop_folders(&self) -> Vec<DropFolder> {
@@ -252,14 +252,14 @@ impl Site {
         snapshot.config.rule.iter().map(folder).collect()
     }
 
-    /// The threads that work in the background, for the administrator.
+    /// The background threads, for the administrator.
     pub fn workers(&self) -> Vec<Worker> {
         self.workers.all()
     }
 
-    // ---- certificates ------------------------------------------------------------------------------------------------
+    // ---- certificates ---------------------------------------------------------------------------------------
 
-    /// The certificates of the PoP, of the web and of the authorities that the site believes, for the administrator.
+    /// The certificates of the PoP, of the web and of the trusted authorities, for the administrator.
     pub fn own_certificates(&self) -> Vec<OwnCertificate> {
         let snapshot = self.last_snapshot();
         let mut all = Vec::new();
@@ -288,7 +288,7 @@ impl Site {
         all
     }
 
-    /// What this site's authority issued and took back: all of it, or what names the visitor.
+    /// Certificates that this site's authority issued and revoked: all of them, or the visitor's.
     ///
     /// # Errors
     /// Those of the files.

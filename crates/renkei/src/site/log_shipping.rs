@@ -1,9 +1,9 @@
 //! Log shipping: the home of a volume serves records of its log to followers, and this site tails the logs of other
 //! homes' volumes into its copies.
 //!
-//! A follower asks for the records after its last one and waits at the home for more; every request is idempotent.
-//! Guarantee: the copy is always the tree as it was at some record of the home's log, on stable storage. Reads here
-//! never wait for the home. Non-goal: content of files (`read_through`).
+//! A follower asks for the records after its last one and waits at the home for more (long poll); every request is
+//! idempotent. Guarantee: the copy is always the tree as it was at some record of the home's log, on stable
+//! storage. Reads here never wait for the home. Non-goal: content of files (`read_through`).
 
 use super::Site;
 use super::access::{Access, Proof};
@@ -42,31 +42,31 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a follower waits at the home for records, which also tells each that the other is there.
+/// Duration of a long poll for records, which also serves as a keep-alive.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pages of the log that are asked for ahead of their answers, so that a long way there and back is not waited for each time.
+/// Pipelined requests for pages of the log, so that a long RTT is not paid for each.
 const PAGES_AHEAD: u64 = 64;
-/// How long one look at the log waits: a daemon that shares the database tells nobody of what it wrote there.
+/// Poll interval of the log: a daemon that shares the database sends no notifications of its writes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Pauses before a home that could not be asked is asked again: the first, and the longest.
+/// Backoff after a failed request to a home: initial and maximum.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Answers without records, though there are said to be more, that are borne one after the other.
+/// Maximum consecutive answers without records although the home announces more.
 const MOST_EMPTY: u32 = 10;
-/// How often it is looked whether there are other volumes to follow.
+/// Poll interval for new volumes to follow.
 const TICK: Duration = Duration::from_secs(1);
-/// Bytes of a part of a tree in one message, far below the largest frame.
+/// Maximum bytes of a snapshot page, far below the largest frame.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// How following a volume stands.
+/// The replication state of a followed volume.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// The last record that the home told of.
+    /// The last record announced by the home.
     pub last: u64,
-    /// When the home was heard.
+    /// The last contact with the home.
     pub heard: Option<Instant>,
-    /// Why it is not.
+    /// The current error.
     pub trouble: Option<Error>,
-    /// Whether the home has forgotten records that are needed here.
+    /// Whether the home has truncated records that are needed here.
     is_late: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Standing {
 #[derive(Default)]
 pub(crate) struct Following {
     volumes: Mutex<HashMap<VolumeId, Standing>>,
-    /// Held while a follower gets its number.
+    /// Held while a follower is assigned its number.
     numbering: Mutex<()>,
 }
 
@@ -83,7 +83,7 @@ impl Following {
         self.volumes.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Begins with a volume; false if it is followed already.
+    /// Adds a volume; false if it is followed already.
     fn begin(&self, id: VolumeId) -> bool {
         let mut volumes = self.lock();
         let is_new = !volumes.contains_key(&id);
@@ -97,18 +97,18 @@ impl Following {
         }
     }
 
-    /// Why a volume is not followed for now.
+    /// Records why a volume cannot be followed at the moment.
     pub(super) fn note_trouble(&self, id: &VolumeId, error: Error) {
         self.change(id, |standing| standing.trouble = Some(error));
     }
 
-    /// How it stands with a volume.
+    /// The replication state of a volume.
     pub(super) fn standing(&self, id: &VolumeId) -> Standing {
         self.lock().get(id).cloned().unwrap_or_default()
     }
 }
 
-/// Follows what there is to follow, as long as the site is there.
+/// Starts the thread that starts followers, which runs as long as the site exists.
 pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("following", move || {
@@ -129,7 +129,7 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
     })
 }
 
-/// Begins to follow a volume, unless that is done already.
+/// Starts following a volume, unless it is followed already.
 fn begin(site: &Arc<Site>, name: &str, facts: &VolumeConfig) {
     if !site.following.begin(facts.id) {
         return;
@@ -154,7 +154,7 @@ pub(super) fn is_followed(site: &Site, facts: &VolumeConfig) -> bool {
     followed(&site.last_snapshot()).any(|(_, now)| now.id == facts.id && now.home == facts.home)
 }
 
-/// Follows one volume until it is not to be followed any more.
+/// Follows one volume until the subscription ends.
 fn keep_following(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
     let mut pause = AGAIN_AFTER.0;
     if let Some(here) = site.upgrade()
@@ -179,7 +179,7 @@ fn keep_following(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
     }
 }
 
-/// Brings in what a PoP that was killed left, and starts to hand in what is changed here.
+/// Recovers the state of a PoP that was killed, and starts the push of local changes.
 fn begin_writing(site: &Arc<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     let (contents, account) =
         (site.snapshot().contents(name, facts)?, Account::lookup_to_lend(&facts.account)?);
@@ -195,7 +195,7 @@ fn begin_writing(site: &Arc<Site>, name: &str, facts: &VolumeConfig) -> Result<(
     spawn("hand in", move || hand_in(&weak, &name, &facts))
 }
 
-/// Takes records as they come; ends without an error when the volume is not followed any more.
+/// Applies records as they arrive; returns without an error when the volume is no longer followed.
 fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) -> Result<(), Error> {
     let contents = site.snapshot().contents(name, facts)?;
     let account = Account::lookup_to_lend(&facts.account)?;
@@ -229,7 +229,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
         let patience = match *heard {
             true if site.holding.has_news(&facts.id) => LOOK_EVERY,
             true => PATIENCE,
-            // It is not known yet how far the home is.
+            // The last record of the home is not known yet.
             false => Duration::ZERO,
         };
         let asked = seq;
@@ -251,7 +251,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
         if last < seq {
             return Err(shorter(name, &facts.home, seq, last));
         }
-        // One that came while the question was answered is told the next time.
+        // A record added while the answer was prepared arrives with the next one.
         empty = if seq == asked && last > seq { empty + 1 } else { 0 };
         if empty > MOST_EMPTY {
             return Err(violation("log", "no records, though it says that there are more"));
@@ -267,21 +267,21 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
             site.hold_what_shall_be(name, &facts.id);
         }
         if seq == asked && pending.enlisted().is_none_or(|enlisted| !enlisted.writes) {
-            // Nothing came: the time to hear whether this site may write by now.
+            // No records arrived: check whether this site has a write grant by now.
             enlist(&mut session, name, facts, pending)?;
         }
     }
     Ok(())
 }
 
-/// The home's log ends before the last record that is here.
+/// The error for a home whose log ends before the last record of the copy.
 pub(super) fn shorter(name: &str, home: &SiteName, seq: u64, last: u64) -> Error {
     let cause = format!("record {seq} was followed, and the log of {home} ends at {last}");
     Error::new(Code::HistoryDiffers, "follow", name, cause)
 }
 
-/// What to ask after a record: pages of the log ahead of their answers if there are known to be more, else one that waits.
-/// A page that holds fewer records than it might makes those after it come in vain.
+/// The requests after a record: several pages ahead of their answers if there are known to be more, else one long
+/// poll. After a page with fewer records than the maximum the answers ahead are useless.
 fn pages(volume: VolumeId, seq: u64, last: u64, patience: Duration) -> impl Iterator<Item = Request> {
     let page = u64::from(MOST_RECORDS);
     let count = last.saturating_sub(seq).div_ceil(page).clamp(1, PAGES_AHEAD);
@@ -291,7 +291,7 @@ fn pages(volume: VolumeId, seq: u64, last: u64, patience: Duration) -> impl Iter
     })
 }
 
-/// The number that the home has given this site; what it may do is noted.
+/// Registers this site with the home and records its number and permissions.
 fn enlist(
     session: &mut Session,
     name: &str,
@@ -314,7 +314,7 @@ fn enlist(
     }
 }
 
-/// Asks a PoP about a volume.
+/// Sends a request about a volume to a PoP.
 pub(super) fn ask(session: &mut Session, about: AboutVolume) -> Result<VolumeReply, Error> {
     self::about(session.ask(Request::Volume(about))?)
 }
@@ -326,29 +326,29 @@ pub(super) fn about(reply: Reply) -> Result<VolumeReply, Error> {
     }
 }
 
-/// What an administrator asks for who wants a volume of another site to be followed here.
+/// A request of an administrator to follow a volume of another site.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Subscription {
-    /// The volume's name, which it has here, too.
+    /// The volume's name, the same here.
     pub name: String,
     /// Its home.
     pub home: SiteName,
-    /// The storage in which replicas are held; empty for none.
+    /// The storage for replicas; empty for none.
     pub storage: String,
-    /// The account whose files the replicas are.
+    /// The account that owns the replicas.
     pub account: String,
-    /// The folders whose files are all held.
+    /// The pinned folders.
     pub hold: Vec<String>,
-    /// Whether nothing is held that the home wants held.
+    /// Whether policies of the home are refused.
     #[serde(default)]
     pub refuses_policy: bool,
 }
 
 impl Site {
-    /// Follows a volume from now on. All users of this site may read it, until its grants say otherwise.
+    /// Subscribes to a volume. All users of this site may read it, until its grants say otherwise.
     ///
     /// # Errors
-    /// What the home says; `PathExists` for a name that is taken here.
+    /// Those of the home; `PathExists` for a name that is taken here.
     pub fn subscribe(&self, wanted: &Subscription) -> Result<(), Error> {
         let (snapshot, name) = (self.snapshot(), &wanted.name);
         if snapshot.volumes.contains_key(name) || snapshot.storages.contains_key(name) {
@@ -391,7 +391,7 @@ impl Site {
         Ok(())
     }
 
-    /// How it stands with a volume.
+    /// The status of a volume.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -411,7 +411,7 @@ impl Site {
         })
     }
 
-    /// Answers another site's PoP about a volume whose home is here.
+    /// Answers a request of another site's PoP about a volume of this site.
     ///
     /// # Errors
     /// `NotAllowed`, `VolumeUnknown`, `CatalogueFailed`.
@@ -426,7 +426,7 @@ impl Site {
             AboutVolume::Log { volume, after, patience_ms } => {
                 self.note_asked(proof.principal.site(), None);
                 self.collect_from(volume, proof.principal.site());
-                // Who waits has what it says; others ask ahead.
+                // A long poll confirms all records before it; pipelined requests do not.
                 if patience_ms > 0
                     && let Ok((facts, tree)) = self.open_for(proof, volume, Need::Read)
                 {
@@ -491,7 +491,7 @@ impl Site {
         }
     }
 
-    /// Answers somebody who works with volumes here.
+    /// Answers a user of volumes here.
     ///
     /// # Errors
     /// As the operations.
@@ -515,7 +515,7 @@ impl Site {
         }
     }
 
-    /// What was done at this site, which is the side of whatever failed.
+    /// A result of this site, which becomes the side of every failure.
     fn here(&self, done: Result<Tally, Error>) -> Result<VolumeReply, Error> {
         let mut tally = done?;
         for failure in &mut tally.failures {
@@ -548,12 +548,12 @@ impl Site {
         Ok(VolumeReply::Followed { volume, origin, writes })
     }
 
-    /// The tree of a volume of this site, for the PoP of a site that may follow it.
+    /// The tree of a volume of this site, for a follower's PoP that has the permission.
     fn tree_for(&self, proof: &Proof, id: VolumeId, need: Need) -> Result<Arc<VolumeTree>, Error> {
         self.open_for(proof, id, need).map(|(_, tree)| tree)
     }
 
-    /// The same, with what is known of the volume.
+    /// The same, with the volume's configuration.
     pub(super) fn open_for(
         &self,
         proof: &Proof,
@@ -588,7 +588,7 @@ fn kept(tree: &VolumeTree, versions: &[(NodeId, u64)]) -> Result<Vec<bool>, Erro
         .collect())
 }
 
-/// The digests of these versions, as far as they are known here.
+/// The digests of these versions that are known here.
 fn noted_digests(tree: &VolumeTree, versions: &[(NodeId, u64)]) -> Result<Vec<Option<[u8; 32]>>, Error> {
     let ids: Vec<NodeId> = versions.iter().map(|(id, _)| *id).collect();
     let (nodes, held) = (tree.nodes(&ids)?, tree.held_of(&ids)?);
@@ -610,7 +610,8 @@ pub(super) fn may(facts: &VolumeConfig, principal: &Principal, need: Need) -> bo
         && folders(&facts.grant, principal, need).iter().any(RelPath::is_root)
 }
 
-/// Waits for records, as long as the follower may have them; not where there is other news for it.
+/// Long poll for records, with the permission checked again each round; returns early if there is other news for
+/// the follower.
 fn wait_for_records(
     tree: impl Fn() -> Result<(Arc<VolumeTree>, bool), Error>,
     after: u64,
@@ -622,7 +623,7 @@ fn wait_for_records(
         stop.check()?;
         let (tree, has_news) = tree()?;
         let records: Vec<Record> = tree.log(after, MOST_RECORDS as usize)?;
-        // As many as fit a message.
+        // Only as many as fit in one message.
         let records = parts(records, MOST_RECORDS as usize).into_iter().next().unwrap_or_default();
         let left = until.saturating_duration_since(Instant::now());
         if !records.is_empty() || left.is_zero() || has_news {
@@ -633,7 +634,7 @@ fn wait_for_records(
     }
 }
 
-/// A part of a tree, with as many rows as fit a message.
+/// A snapshot page with as many rows as fit in one message.
 fn page_that_fits(tree: &VolumeTree, after: Option<&Reached>) -> Result<Box<Page>, Error> {
     let mut page = tree.page(after, MOST_ROWS)?;
     loop {
@@ -641,24 +642,24 @@ fn page_that_fits(tree: &VolumeTree, after: Option<&Reached>) -> Result<Box<Page
         if rows <= 1 || size <= PAGE_BYTES {
             return Ok(Box::new(page));
         }
-        // Their share, and a little less, since rows are not all of one size.
+        // The proportional number of rows, minus a margin, since rows differ in size.
         page.cut((rows * PAGE_BYTES / size).saturating_mul(15) / 16);
     }
 }
 
-/// Makes the directory of the replicas, as the account whose files they will be.
+/// Creates the directory of the replicas, as the account that will own them.
 fn make_folder(account: &Account, store: Arc<dyn Store>, name: &str) -> Result<(), Error> {
     let name = name.to_owned();
     let work = move || match store.root()?.mkdir(name.as_bytes(), 0o755) {
         Err(error) if error.code != Code::PathExists => Err(error),
-        // A link that somebody put there is followed nowhere.
+        // A symbolic link in its place is not followed.
         _ => store.root()?.child(name.as_bytes()).map(drop),
     };
     account.spawn("subscribe", work)?.join().expect("a panic aborts the process")
 }
 
-/// Checks that changes are of the site that sends them, and what they make is of its range: a number that another site is to
-/// give would be taken when that gives it.
+/// Checks that changes are of the site that sends them, and that new nodes are of its range: the number of another
+/// site's range would collide when that site assigns it.
 fn check_changes(changes: &[SequencedChange], origin: Origin) -> Result<(), Error> {
     if let Some(other) = changes.iter().find(|made| made.origin != origin) {
         return Err(violation("volume", format_args!("a change of origin {}", other.origin.0)));
@@ -670,7 +671,7 @@ fn check_changes(changes: &[SequencedChange], origin: Origin) -> Result<(), Erro
     }
 }
 
-/// The number that a change gives to a new node, if it comes to that.
+/// The id that a change assigns to a new node, if any.
 fn new_node(change: &Change) -> Option<NodeId> {
     match change {
         Change::Make { id, .. } => Some(*id),

@@ -1,8 +1,8 @@
-//! Log truncation at the home: records that all followers have are removed, and of the others a bounded number is kept,
-//! for a bounded number of days. A follower that needs removed ones is bootstrapped from a snapshot in pages.
+//! Log truncation at the home: records that all followers have are removed, and of the others a bounded number is
+//! kept, for a bounded number of days. A follower that needs removed ones is bootstrapped from a snapshot in pages.
 //!
-//! A follower that waits for records has all before them: that is how its position is known. Records carry no time; so
-//! the position of the log is noted now and then, which tells the age of its parts later.
+//! A follower that waits for records has all before them, which confirms its position. Records carry no time; so
+//! the position of the log is noted periodically, which later tells the age of its parts.
 
 use super::Site;
 use crate::catalogue::{VolumeId, VolumeTree};
@@ -16,24 +16,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often it is looked whether there is something to forget.
+/// Poll interval of the truncation.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Records that are kept in any case, where no fewer are asked for: who looks at the log at this site is never late.
+/// Minimum records kept, unless fewer are configured: local readers of the log are never late.
 const ALWAYS_KEPT: u64 = 10_000;
-/// Under which key the tree has how far its log was at which time.
+/// Key of the positions of the log by time, in the tree's database.
 const AGES: &str = "log-ages";
-/// Times that are noted within the days for which records are kept.
+/// Positions noted within the retention period.
 const AGES_NOTED: u64 = 200;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// A moment, milliseconds since 1970, and the last record then.
+/// A time, in milliseconds since 1970, and the last record then.
 type Age = (u64, u64);
 
-/// How far those that follow are, as far as they said.
+/// Positions confirmed by followers.
 #[derive(Default)]
 pub(crate) struct Confirmed {
     seen: Mutex<HashMap<(VolumeId, SiteName), (u64, Instant)>>,
-    /// Up to which record each log was cut.
+    /// The record up to which each log was truncated.
     cut: Mutex<HashMap<VolumeId, u64>>,
 }
 
@@ -42,22 +42,22 @@ impl Confirmed {
         self.seen.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// A follower has all records up to one.
+    /// Records that a follower has all records up to `seq`.
     pub(super) fn on_follower(&self, volume: VolumeId, site: &SiteName, seq: u64) {
         self.seen().insert((volume, site.clone()), (seq, Instant::now()));
     }
 
-    /// Up to which record a follower has all, as far as it said, and when it said so.
+    /// The last confirmed position of a follower, and when it was confirmed.
     pub(super) fn of(&self, volume: VolumeId, site: &SiteName) -> Option<(u64, Instant)> {
         self.seen().get(&(volume, site.clone())).copied()
     }
 
-    /// When a follower said so last.
+    /// Time of a follower's last confirmation.
     pub(super) fn last(&self, volume: VolumeId, site: &SiteName) -> Option<Instant> {
         self.seen().get(&(volume, site.clone())).map(|(_, at)| *at)
     }
 
-    /// The record up to which all of some sites have all; `None` if that is not known of one.
+    /// The record up to which some sites have all records; `None` if the position of one is unknown.
     fn by_all<'s>(&self, volume: VolumeId, sites: impl Iterator<Item = &'s SiteName>) -> Option<u64> {
         let seen = self.seen();
         sites
@@ -65,7 +65,7 @@ impl Confirmed {
             .try_fold(u64::MAX, |least, seq| Some(least.min(seq?)))
     }
 
-    /// Whether a log is to be cut further than it was.
+    /// Whether a log has to be truncated further than before.
     fn is_further(&self, volume: VolumeId, upto: u64) -> bool {
         let mut cut = self.cut.lock().expect("no thread panics while it holds the lock");
         let last = cut.entry(volume).or_default();
@@ -75,7 +75,7 @@ impl Confirmed {
     }
 }
 
-/// Cuts logs as long as the site is there.
+/// Starts the truncation thread, which runs as long as the site exists.
 pub(super) fn spawn_trimming(site: &Arc<Site>) -> Result<(), Error> {
     super::periodic_checks::spawn_every(site, "logs", LOOK_EVERY, |site| {
         let snapshot = site.last_snapshot();
@@ -107,7 +107,7 @@ impl Site {
     }
 }
 
-/// The record up to which a log is forgotten.
+/// The record up to which a log is truncated.
 fn forgotten(facts: &VolumeConfig, seq: u64, confirmed: Option<u64>, ages: &[Age], now_ms: u64) -> u64 {
     let too_many = seq.saturating_sub(facts.log_records);
     let since = now_ms.saturating_sub(facts.log_days.saturating_mul(DAY_MS));
@@ -116,7 +116,7 @@ fn forgotten(facts: &VolumeConfig, seq: u64, confirmed: Option<u64>, ages: &[Age
     too_many.max(too_old).max(confirmed.unwrap_or(0)).min(seq.saturating_sub(kept))
 }
 
-/// How far the log was when, with now where that is due.
+/// The noted positions of the log, including the current one if that is due.
 fn noted(tree: &VolumeTree, facts: &VolumeConfig, seq: u64, now_ms: u64) -> Result<Vec<Age>, Error> {
     let mut ages: Vec<Age> =
         tree.note(AGES)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("ages", &bytes))?;
@@ -127,7 +127,7 @@ fn noted(tree: &VolumeTree, facts: &VolumeConfig, seq: u64, now_ms: u64) -> Resu
     };
     if is_due {
         ages.push((now_ms, seq));
-        // Of those that are too old the last one says all.
+        // Of the expired ones only the last is needed.
         let old = ages.iter().take_while(|(at, _)| *at <= now_ms.saturating_sub(kept_ms)).count();
         ages.drain(..old.saturating_sub(1));
         tree.set_note(AGES, &encode(&ages))?;

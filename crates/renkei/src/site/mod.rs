@@ -1,8 +1,8 @@
 //! The facade of a PoP: every operation that a door, the command line or an API may ask for.
 //!
 //! A request comes in as a [`Principal`] proved by the door; [`Site::authorise`] turns it into an [`Access`]: a
-//! local account and the configuration of that moment. All file work is then done by threads that run as that
-//! account. Files the administrator changes (configuration, mapping, trust) take effect with the next request.
+//! local account and the current [`Snapshot`]. All file work is then done by threads that run as that account.
+//! Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
 mod active_transfers;
@@ -96,11 +96,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tickets::{Grants, Tickets};
 use tokio::sync::Notify;
 
-/// How often files that could not be used are read again though none of them seems to have changed: what was wrong may
-/// be a mode, or a file beside them.
+/// Retry interval for a configuration that could not be loaded and whose files have not changed since: the cause
+/// may be a mode, or a file beside them.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// What a PoP counts; see docs/operations.md for the metrics made of it.
+/// Counters of the PoP; docs/operations.md describes the metrics made of them.
 #[derive(Default)]
 pub struct Counters {
     /// Control sessions open now.
@@ -109,9 +109,9 @@ pub struct Counters {
     pub sessions_total: AtomicU64,
     /// Connections that did not become a session.
     pub refused_total: AtomicU64,
-    /// Connections that did not say who they are and were ended so that others have room.
+    /// Connections closed before they identified themselves, to make room for others.
     pub over_share_total: AtomicU64,
-    /// Transfers finished, by outcome.
+    /// Transfers that ended without an error.
     pub transfers_done: AtomicU64,
     /// Transfers that ended with an error.
     pub transfers_failed: AtomicU64,
@@ -119,32 +119,32 @@ pub struct Counters {
     pub files_total: AtomicU64,
     /// Bytes of content moved.
     pub bytes_total: AtomicU64,
-    /// Transfers received on data streams that were kept from the one before.
+    /// Transfers received on reused data streams of the previous transfer.
     pub kept_total: AtomicU64,
-    /// Circuits passed on since the start.
+    /// Relayed circuits since the start.
     pub circuits_total: AtomicU64,
-    /// Bytes passed on between other sites.
+    /// Bytes relayed between other sites.
     pub relayed_bytes_total: AtomicU64,
     /// File sessions open now.
     pub file_sessions: AtomicU64,
     /// File sessions since the start.
     pub file_sessions_total: AtomicU64,
-    /// Operations of file sessions that ended.
+    /// Completed operations of file sessions.
     pub file_operations_total: AtomicU64,
-    /// Bytes that those read and wrote.
+    /// Bytes read and written by those operations.
     pub file_bytes_total: AtomicU64,
-    /// Connections with a ticket that nobody spoke for.
+    /// Circuit connections whose ticket no session announced in time.
     pub tickets_refused_total: AtomicU64,
 }
 
 impl Counters {
-    /// Counts one.
+    /// Adds `count` to a counter.
     pub fn add(counter: &AtomicU64, count: u64) {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Changed files that could not be used.
+/// A changed configuration that could not be loaded.
 struct Unusable {
     mark: Mark,
     error: Error,
@@ -158,13 +158,13 @@ pub struct Site {
     unusable: Mutex<Option<Unusable>>,
     /// The former names of sites that were known when the process started.
     former_names: FormerNames,
-    /// Told when others are known, which the process has to start again for.
+    /// Notified when a new former name of a site is known; the process restarts to use it.
     pub(crate) restart: Notify,
     restarts: AtomicBool,
     /// Whether all ports are open.
     listens: AtomicBool,
     started: Instant,
-    /// What it counts.
+    /// Metrics.
     pub counters: Counters,
     /// Open control sessions of each principal.
     pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
@@ -196,7 +196,7 @@ pub struct Site {
     verifying: scrub::Scrubber,
     confirmed: log_truncation::Confirmed,
     strays: restored_home::Strays,
-    /// Held while what is known of a volume changes.
+    /// Held while the facts of a volume change.
     managing: Mutex<()>,
     pub(crate) lending: file_sessions::FdPassing,
     pub(crate) left_drafts: file_sessions::LeftDrafts,
@@ -256,7 +256,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Notes that all ports are open: partners may be told of them.
+    /// Notes that all ports are open; from then on partners may be told of them.
     pub fn note_listening(&self) {
         self.listens.store(true, Ordering::Release);
     }
@@ -270,13 +270,13 @@ impl Site {
         &self.home
     }
 
-    /// The configuration that was read last, without a look at the files: for threads that must wait for no disk.
-    /// The watch keeps it at most a second old.
+    /// The last loaded configuration, without a look at the files: for threads that must not wait for a disk. The
+    /// watch thread keeps it at most a second old.
     pub fn last_snapshot(&self) -> Arc<Snapshot> {
         self.current.read().expect("no thread panics while it holds the lock").clone()
     }
 
-    /// The configuration of this moment; files that changed are read again.
+    /// The current configuration; changed files are reloaded.
     ///
     /// A file that became invalid is reported in the log, once, and the last good state stays.
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -303,7 +303,8 @@ impl Site {
         }
     }
 
-    /// Reads what this process has just written, which may carry the time of what was read before.
+    /// Reloads files that this process has just written, whose timestamps may equal those of the version loaded
+    /// before.
     pub(crate) fn read_again(&self) {
         if self.must_restart() {
             return;
@@ -317,7 +318,8 @@ impl Site {
         }
     }
 
-    /// Whether a site was renamed since the process started, which then starts again before it uses the changed files.
+    /// Whether a site was renamed since the process started; the process then restarts before it uses the changed
+    /// files.
     fn must_restart(&self) -> bool {
         let has_more = former_names::has_more(&self.home, &self.former_names).unwrap_or_else(|error| {
             tracing::error!(%error, "the former names of sites cannot be read");
@@ -333,7 +335,7 @@ impl Site {
         self.unusable.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether the files in this state could not be used a moment ago.
+    /// Whether loading the files in this state failed within the last `RETRY_EVERY`.
     fn is_unusable(&self, mark: &Mark) -> bool {
         self.unusable().as_ref().is_some_and(|last| last.mark == *mark && last.tried.elapsed() < RETRY_EVERY)
     }
@@ -351,11 +353,11 @@ impl Site {
         self.last_snapshot().site.clone()
     }
 
-    /// Who shows this chain.
+    /// Authenticates the holder of a certificate chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
         if self.restarts.load(Ordering::Acquire) {
-            // By the former name it would refuse for good what the new one allows.
+            // Under the former name it would refuse permanently what the new one allows.
             let cause = "a site was renamed, and the PoP starts again";
             return Err(Error::new(Code::PopStopping, "authenticate", "", cause).at(snapshot.site.as_str()));
         }
@@ -364,10 +366,10 @@ impl Site {
         Ok(Proof { principal, scope: scope.map(Arc::new), chain: chain.into(), at })
     }
 
-    /// The card of a trusted site, for a user of this one, who trusts whom the site trusts.
+    /// The card of a trusted site, for a user of this site, who trusts the sites that it trusts.
     ///
     /// # Errors
-    /// `NotAllowed` for anybody else, `SiteUnknown`.
+    /// `NotAllowed` for all other principals, `SiteUnknown`.
     pub fn card(&self, proof: &Proof, site: &SiteName) -> Result<String, Error> {
         let (snapshot, principal) = (self.snapshot(), &proof.principal);
         if principal.user_name().is_none() || *principal.site() != snapshot.site {
@@ -378,7 +380,7 @@ impl Site {
         snapshot.trust.export(site).map(|card| card.to_text()).ok_or_else(unknown)
     }
 
-    /// What a principal may do.
+    /// Authorises a principal: its local account and permissions.
     ///
     /// # Errors
     /// `NotMapped`, `AccountUnknown`, `AccountNotServed`.
@@ -396,8 +398,8 @@ impl Site {
         access
     }
 
-    /// What the PoP is doing, as far as `access` may see it: its own transfers and circuits, the line of its own site, the
-    /// agents of its own account. The administrator (no access) sees all.
+    /// Status of the PoP, limited to what `access` may see: its own transfers and circuits, the line of its own
+    /// site, the agents of its own account. Without an access (the administrator) all of it.
     pub fn status(&self, access: Option<&Access>) -> Status {
         let visible = |status: &TransferStatus| {
             access.is_none_or(|access| status.principal == access.principal.to_string())
@@ -415,18 +417,18 @@ impl Site {
         }
     }
 
-    /// A session's peer, whose data streams may wait here from one transfer to the next if it is a PoP.
+    /// The peer of a session; if it is a PoP, its data streams may be parked here between transfers.
     pub fn peer(&self, proof: Proof, link: &Arc<ControlSender>) -> Peer {
         let parked = self.parking.place(&proof, link);
         Peer { proof, parked }
     }
 
-    /// Closes the sessions that are kept for a transfer to come.
+    /// Closes the idle sessions that are parked for later transfers.
     pub fn close_waiting(&self) {
         self.parking.give_way(0);
     }
 
-    /// Ends what may not go on by the files of now.
+    /// Re-evaluates running transfers, sessions and circuits against a new configuration and ends those it forbids.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
         self.judge_queue(now);
@@ -440,12 +442,12 @@ impl Site {
         Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
-    /// Stops the transfers that run now.
+    /// Stops the active transfers.
     pub(super) fn stop_transfers(&self, error: &Error) {
         self.transfers.stop_all(error);
     }
 
-    /// Stops every transfer; each can be resumed.
+    /// Stops all transfers; each can be resumed.
     pub fn stop_all(&self) {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");

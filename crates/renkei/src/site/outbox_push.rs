@@ -16,19 +16,19 @@ use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Messages ahead of their answers, so that a long way there and back is not waited for each time.
+/// Pipelined messages, so that a long RTT is not paid for each.
 const AHEAD: usize = 16;
-/// The least time between two messages that are not full: what is made one after the other goes in together, and is neither at the
-/// home nor here a transaction each.
+/// Minimum interval between two messages that are not full: successive changes are batched, and are not one
+/// transaction each, neither at the home nor here.
 const GATHER: Duration = Duration::from_millis(50);
-/// How long a home that could not be reached is left alone, unless it is heard before: the first time, and at most.
+/// Backoff while the home is unreachable, unless it is heard from before: initial and maximum.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long a connection stays open that nothing is handed in by.
+/// Idle timeout of the connection.
 const IDLE: Duration = Duration::from_secs(60);
-/// How often it is looked whether the volume is still followed.
+/// Poll interval for the end of the subscription.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Hands in changes until the volume is not followed any more.
+/// Pushes changes until the volume is no longer followed.
 pub(super) fn hand_in(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
     let Some(pending) = site.upgrade().and_then(|site| site.snapshot().pending(name, facts).ok()) else {
         return;
@@ -49,7 +49,7 @@ pub(super) fn hand_in(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
                 drop(here);
                 let wait = if refused { AGAIN_AFTER.1 } else { pause };
                 if refused && let Some(enlisted) = pending.enlisted() {
-                    // What waits stays, and goes in when the grant is given again.
+                    // Pending changes stay, and are pushed when the grant is given again.
                     let noted = pending.enlist(enlisted.origin, false);
                     noted.unwrap_or_else(|error| tracing::warn!(volume = name, %error, "not noted"));
                 }
@@ -64,12 +64,12 @@ fn may_hand_in(pending: &Outbox) -> bool {
     pending.enlisted().is_some_and(|enlisted| enlisted.writes)
 }
 
-/// One connection: what is there is handed in, and what comes, as long as something does.
+/// One connection: pushes pending and new changes until it is idle.
 fn converse(site: &Arc<Site>, name: &str, pending: &Outbox, facts: &VolumeConfig) -> Result<(), Error> {
     let connections = pending.connections();
     let (mut session, found) = site.home_of_log(facts, pending.tree())?;
     if let Some((_, Descent::Until(until))) = found {
-        // They name what is in another tree; who follows compares the two.
+        // The changes refer to another tree; the log follower compares the two first.
         let cause = format!("the logs are one up to record {until} alone");
         return Err(Error::new(Code::HistoryDiffers, "hand in", name, cause));
     }

@@ -1,9 +1,9 @@
-//! Probes of partners: each is dialled now and again, so that its reported state is true.
+//! Probes of partners: each is dialled periodically, so that its reported state is true.
 //!
-//! A partner that was not reached, or whose clock differs, is probed every `AGAIN_AFTER`; one without recent traffic
-//! every `IDLE_AFTER` and a jitter, so that a dead idle host is reported within two minutes. Each probe is one
-//! connection, which is closed at once. Partners with a reverse connection to or from this PoP are not probed: that
-//! tells by itself.
+//! A partner that was not reached, or whose clock differs, is probed every `AGAIN_AFTER`; one without recent
+//! traffic every `IDLE_AFTER` and a jitter, so that a dead idle host is reported within two minutes. Each probe is
+//! one connection, which is closed at once. Partners with a reverse connection to or from this PoP are not probed:
+//! the line itself shows their state.
 
 use super::Site;
 use super::snapshot::Snapshot;
@@ -16,38 +16,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long after a failure a site is tried again.
+/// Probe interval after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// How long nobody need reach a partner before it is tried, and by how much that varies: partners that start at one
-/// moment do not all dial at one moment. A host that is silent is found out after 15 s more.
+/// Idle time after which a partner is probed, and its jitter: partners that start at the same time do not all dial
+/// at the same time. A silent host is detected 15 s later.
 const IDLE_AFTER: Duration = Duration::from_secs(45);
 const IDLE_VARIES_MS: u64 = 30_000;
-/// How long a partner that answers and refuses, or is not who it should be, is left alone: its log need not fill.
+/// Backoff for a partner that answers and refuses, or has the wrong identity: its log is not flooded.
 const REFUSED_FOR: Duration = Duration::from_secs(2 * 60);
 
-/// Clocks may differ by so much; what Kerberos allows, and what a user certificate's start is moved back by.
+/// Maximum clock skew; the limit of Kerberos, and the backdating of a user certificate's start.
 pub const MAX_SKEW: Duration = Duration::from_secs(300);
-/// Clocks that differ by more are worth a word.
+/// Clock skew that is reported.
 pub const SKEW_WORTH_A_WORD: Duration = Duration::from_secs(30);
 
-/// The sites that are tried beside.
+/// State of the probes.
 #[derive(Default)]
 pub(super) struct PartnerProbes(Mutex<Tried>);
 
 #[derive(Default)]
 struct Tried {
     now: BTreeSet<SiteName>,
-    /// Since this PoP started.
+    /// Sites probed because of conditions from before the restart.
     once: BTreeSet<SiteName>,
-    /// When partners are tried that nobody reaches meanwhile.
+    /// Due time of the next probe of each partner, without traffic meanwhile.
     due: BTreeMap<SiteName, Instant>,
-    /// What was wrong with partners that answered, and since when.
+    /// Errors of partners that answered, and when.
     refused: BTreeMap<SiteName, (Error, Instant)>,
 }
 
-/// When a partner is due that was reached at this moment.
+/// The next probe of a partner that was reached at this moment.
 fn due_after(reached: Instant) -> Instant {
-    // Without randomness all come at one time, and that is all.
+    // Without randomness all are due at the same time, which is harmless.
     let random = fresh_id().map_or(0, |id| u64::from(u16::from_le_bytes([id[0], id[1]])));
     reached + IDLE_AFTER + Duration::from_millis(random % IDLE_VARIES_MS)
 }
@@ -57,7 +57,7 @@ impl PartnerProbes {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Whether a partner is to be tried now; whoever reached it lately has done so already.
+    /// Whether a partner is due for a probe; recent traffic counts as a probe.
     fn is_due(&self, site: &SiteName, reached: Option<Instant>, now: Instant) -> bool {
         let mut tried = self.lock();
         let due = tried.due.entry(site.clone()).or_insert_with(|| due_after(now));
@@ -69,7 +69,7 @@ impl PartnerProbes {
         is_quiet
     }
 
-    /// Takes how a try of a partner went: no answer at all is noted by who dialled.
+    /// Records the result of a probe; unreachable partners are recorded by the dialler.
     fn note(&self, site: &SiteName, outcome: Result<(), Error>, now: Instant) {
         let mut tried = self.lock();
         tried.now.remove(site);
@@ -82,7 +82,7 @@ impl PartnerProbes {
         }
     }
 
-    /// The partners that answered and were wrong, and that nobody has reached since.
+    /// The partners that answered with an error, and were not reached since.
     fn refused(&self, reached: impl Fn(&SiteName) -> Option<Instant>) -> BTreeMap<SiteName, Error> {
         let mut tried = self.lock();
         tried.refused.retain(|site, (_, since)| reached(site).is_none_or(|reached| reached < *since));
@@ -91,7 +91,7 @@ impl PartnerProbes {
 }
 
 impl Site {
-    /// The ways to a site that this PoP trusts, each tried now.
+    /// The routes to a trusted site, each tested now.
     ///
     /// # Errors
     /// `SiteUnknown`.
@@ -99,8 +99,8 @@ impl Site {
         self.dialler(&self.snapshot())?.test_ways(to)
     }
 
-    /// The trusted sites that could not be reached the last time or answered and were wrong, and why; has them tried again where
-    /// that was long ago, and those too that could not be reached before this PoP was restarted.
+    /// The trusted sites whose last connection failed or that answered with an error, with the errors; also probes
+    /// those whose failure is old, and those that were unreachable before this PoP was restarted.
     pub(super) fn unreached(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, Error> {
         let mut unreached = self.memory.unreached();
         unreached.retain(|site, _| snapshot.trust.card(site).is_some());
@@ -113,13 +113,13 @@ impl Site {
         }
         let mut failed: BTreeMap<SiteName, Error> =
             unreached.into_iter().map(|(site, last)| (site, last.error)).collect();
-        // What it says when it answers is newer than that it did not.
+        // An answer is newer than a failure to connect.
         let refused = self.probing.refused(|site| self.memory.reached(site));
         failed.extend(refused.into_iter().filter(|(site, _)| snapshot.trust.card(site).is_some()));
         failed
     }
 
-    /// Has the partners tried that nobody has reached lately.
+    /// Probes partners without recent traffic.
     pub(super) fn probe_idle(self: &Arc<Self>, snapshot: &Snapshot) {
         let is_idle = |site: &SiteName| {
             *site != snapshot.site
@@ -136,8 +136,8 @@ impl Site {
         }
     }
 
-    /// By how many milliseconds the clocks of trusted sites are ahead of ours, where that is worth a word; has them read
-    /// again now and again.
+    /// Clock offsets of trusted sites, in milliseconds ahead of this one, where they are worth reporting; old
+    /// values are measured again.
     pub(super) fn differing_clocks(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, i64> {
         let mut clocks = self.memory.clocks();
         clocks.retain(|site, clock| {
@@ -150,7 +150,7 @@ impl Site {
         clocks.into_iter().map(|(site, clock)| (site, clock.ahead_ms)).collect()
     }
 
-    /// Tries a site beside, unless somebody does; the dialler notes how that went.
+    /// Probes a site in the background, unless a probe is under way; the dialler records the result.
     fn probe(self: &Arc<Self>, partner: SiteName) {
         if !self.probing.lock().now.insert(partner.clone()) {
             return;
@@ -206,7 +206,7 @@ mod tests {
         assert!(!probing.is_due(&site, None, at(44)));
         assert!(probing.is_due(&site, None, at(75)));
         assert!(!probing.is_due(&site, None, at(76)), "once each time");
-        // Somebody reached it at 100 s: it is due when that is long ago.
+        // The partner was reached at 100 s: the next probe is due a while after that.
         assert!(!probing.is_due(&site, Some(at(100)), at(140)));
         assert!(!probing.is_due(&site, Some(at(140)), at(150)));
         assert!(probing.is_due(&site, Some(at(140)), at(216)));

@@ -1,12 +1,12 @@
 //! Updates for partners: changes of this site's addresses, authority, name and revocation list are sent to the sites
 //! that trust it.
 //!
-//! When a site's card or revocation list changes, also while the PoP does not run, each site that it trusts then is
-//! sent the new one, again and again until the partner has taken it; never before this PoP's ports are open. A site
-//! that is trusted later got the card by enrolment or by hand, and is sent the list. The partner believes it because
-//! the session proves the site's PoP, and because the authority is the one it knows. Guarantee: an address that leads
-//! into the partner's own network, which strangers could misuse, is not taken without the administrator's word, unless
-//! the site was reached there before. Nor is another authority, unless the one that is trusted handed over to it
+//! When a site's card or revocation list changes, even while the PoP does not run, each site that it trusts is sent
+//! the new one, with retries until the partner has taken it; never before this PoP's ports are open. A site that is
+//! trusted later got the card by enrolment or by hand, and is sent the list. The partner accepts it because the
+//! session proves the site's PoP, and because the authority is the one it knows. Guarantee: an address that leads
+//! into the partner's own network, which strangers could misuse, is not taken without the administrator's consent,
+//! unless the site was reached there before. Nor is another authority, unless the trusted one handed over to it
 //! (`identity::handover`).
 
 use super::Site;
@@ -33,41 +33,41 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often it is looked whether the card is another one.
+/// Poll interval for a changed card.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pause before a partner that could not be told is tried again; doubles up to [`MAX_PAUSE`].
+/// Initial backoff for a partner that could not be informed; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
-/// How long the names in a card that a site sent are looked up.
+/// Timeout for name look-ups of a received card.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(4);
-/// Largest list of what was told.
+/// Maximum size of the stored list of pending partners.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What is to be told to whom.
+/// Pending updates for partners.
 struct Telling {
     home: Home,
-    /// Digest of the card and the list at the last look.
+    /// Digest of the card and the revocation list at the last check.
     card: Option<String>,
-    /// The partners at the last look.
+    /// The partners at the last check.
     partners: Option<BTreeSet<SiteName>>,
     /// Partners that have not taken this card yet.
     waiting: BTreeSet<SiteName>,
-    /// Who of them could not be told.
+    /// The last failure for each of them.
     failed: BTreeMap<SiteName, Failed>,
 }
 
-/// How a partner could not be told.
+/// A failure to inform a partner.
 struct Failed {
     at: Instant,
-    /// How long the next pause is.
+    /// Duration of the next pause.
     pause: Duration,
     error: Error,
 }
 
-/// The partners that have not taken the card yet, and why.
+/// The partners that have not taken the card yet, with the last error.
 pub(super) type Untold = BTreeMap<SiteName, Option<Error>>;
 
-/// Starts the thread that tells partners, as long as the PoP lives.
+/// Starts the update thread, which runs as long as the PoP lives.
 pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
     let mut telling = Telling::read(site.home().clone());
     // Before the queue opens.
@@ -80,7 +80,7 @@ pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Telling {
-    /// As it was when the PoP stopped; without that, as if nothing had changed.
+    /// The stored state; without it, as if nothing had changed.
     fn read(home: Home) -> Self {
         let text = read_text(&home.told_file(), MAX_BYTES).ok().flatten().unwrap_or_default();
         let mut lines = text.lines();
@@ -106,7 +106,7 @@ impl Telling {
         self.show(site);
     }
 
-    /// Has all partners wait that have not been told the card of now, which is given as text.
+    /// Marks the partners that have to be informed of the current card, and returns its text.
     fn update(&mut self, now: &Snapshot) -> Option<String> {
         let card = now.trust.own_card().map(without_list)?;
         let (text, partners) = (card.to_text(), partners(now));
@@ -116,7 +116,7 @@ impl Telling {
             self.waiting.extend(partners.difference(&before).cloned());
         }
         if self.card.as_ref() != Some(&digest) {
-            // A PoP that never looked before has told nobody of its new authority.
+            // A PoP without stored state has informed no partner of its new authority.
             let is_handed_over = card.handover.as_ref().is_some_and(|one| one.is_live(SystemTime::now()));
             if self.card.is_some() || is_handed_over {
                 self.waiting = partners;
@@ -128,13 +128,13 @@ impl Telling {
         Some(text)
     }
 
-    /// Has the conditions know who waits, and why.
+    /// Publishes the pending partners and errors for the conditions.
     fn show(&self, site: &Site) {
         let why = |partner: &SiteName| self.failed.get(partner).map(|failed| failed.error.clone());
         *site.untold() = self.waiting.iter().map(|partner| (partner.clone(), why(partner))).collect();
     }
 
-    /// Tells one partner, if it is time; whether it has taken the card.
+    /// Informs one partner, if it is due; whether the partner needs no further attempt.
     fn tell(&mut self, site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> bool {
         let failed = self.failed.get(partner);
         if failed.is_some_and(|failed| failed.at.elapsed() < failed.pause) {
@@ -167,7 +167,8 @@ impl Telling {
     }
 }
 
-/// Tells a partner the card, and what this site took back, because what the authority before signed of that is not for ever.
+/// Sends a partner the card, and the revocation list, because the list signed by the former authority is not valid
+/// for ever.
 fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
     let mut session = site.dialler_to_untold(now)?.connect(partner)?;
     session.ask(Request::TakeCard(text.to_owned()))?;
@@ -177,14 +178,14 @@ fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(
     }
 }
 
-/// The partners that have not taken this card of the site in `home`; nothing if its PoP has not seen this card yet.
+/// The partners that have not taken this card of the site in `home`; `None` if its PoP has not seen this card yet.
 pub fn untold(home: &Home, card: &SiteCard) -> Option<BTreeSet<SiteName>> {
     let told = Telling::read(home.clone());
     let trust = Trust::load(home).ok()?;
     (told.card? == digest(&trust, &without_list(card).to_text())).then_some(told.waiting)
 }
 
-/// What tells the card and the list of now from those of before.
+/// The digest that detects a changed card or revocation list.
 fn digest(trust: &Trust, card: &str) -> String {
     let number =
         trust.own_site().and_then(|site| trust.revocation_list(site)).map_or(0, |(number, _)| number);
@@ -201,7 +202,7 @@ impl Site {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails as long as one of these sites may not know the new name of this one.
+    /// Fails as long as one of these sites may not know the new name of this site.
     ///
     /// # Errors
     /// `SiteUnreachable`.
@@ -214,11 +215,12 @@ impl Site {
         Err(Error::new(Code::SiteUnreachable, "work under the new name", waiting, cause))
     }
 
-    /// Takes the newer card of a site that is trusted, from its PoP.
+    /// Takes the newer card of a trusted site from its PoP.
     ///
     /// # Errors
-    /// `NotAllowed` from anybody else, and for addresses that need the administrator's word; `CardConflict` if the authority is
-    /// another one to which the known one did not hand over, `AuthorityReplaced` if the time for that is over.
+    /// `NotAllowed` from any other peer, and for addresses that need the administrator's consent; `CardConflict` if
+    /// the authority is another one to which the known one did not hand over, `AuthorityReplaced` if the time for
+    /// the handover is over.
     pub fn take_card(&self, proof: &Proof, text: &str) -> Result<(), Error> {
         let refused = |cause: String| Error::new(Code::NotAllowed, "take site card", &proof.principal, cause);
         let Principal::Host(site) = &proof.principal else {
@@ -229,7 +231,7 @@ impl Site {
         if (card.site != *site && !is_renamed) || *site == self.name() || card.site == self.name() {
             return Err(violation("card", format_args!("{site} sent the card of {}", card.site)));
         }
-        // The trusted sites are read after that, which takes time.
+        // The trust is loaded after the look-ups, which take time.
         let resolved = look_up(&card.endpoints);
         let mut trust = Trust::load(self.home())?;
         let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");
@@ -274,7 +276,7 @@ impl Site {
         Ok(())
     }
 
-    /// The file that gives rights to a site of this name, or has them decided, though the site is not known.
+    /// A file that mentions a site of this name, although the site is not known.
     fn file_with_name(&self, site: &SiteName) -> Option<PathBuf> {
         let home = self.home();
         let volumes = std::fs::read_dir(home.volumes_dir()).into_iter().flatten().flatten();
@@ -288,15 +290,15 @@ impl Site {
     }
 }
 
-/// Addresses behind endpoints.
+/// Addresses of endpoints.
 type Resolved = BTreeMap<String, Vec<IpAddr>>;
 
-/// The addresses behind those of these endpoints that are names, at this moment. Names that do not resolve in time have none.
+/// Resolves endpoints that are names. Names that do not resolve in time have no addresses.
 fn look_up(endpoints: &[String]) -> Resolved {
     let (begun, (told, answers)) = (Instant::now(), channel());
     for endpoint in endpoints.iter().filter(|endpoint| endpoint.parse::<SocketAddr>().is_err()).cloned() {
         let told = told.clone();
-        // Each for itself, so that no name keeps another from being looked up.
+        // In parallel, so that no name delays the others.
         let looking = spawn("look up", move || {
             let found = resolve(&endpoint).unwrap_or_default().iter().map(|address| address.ip()).collect();
             let _ = told.send((endpoint, found));
@@ -310,8 +312,9 @@ fn look_up(endpoints: &[String]) -> Resolved {
     std::iter::from_fn(|| answers.recv_timeout(left()).ok()).collect()
 }
 
-/// Whether an endpoint is an address within a private network, or a name of one, under which the site was not known so far. Another
-/// port of a machine may be taken: a relay couples circuits with what proved to be the site's PoP alone.
+/// Whether an endpoint is an address within a private network, or a name of one, that was not known for the site.
+/// Another port of a known machine may be taken: a relay couples circuits only with peers that proved to be the
+/// site's PoP.
 fn is_new_inside(endpoint: &str, known: &SiteCard, resolved: &Resolved) -> bool {
     let host = host_of(endpoint);
     let is_known = |host: &str| known.endpoints.iter().any(|old| host_of(old) == host);
@@ -325,7 +328,7 @@ fn host_of(endpoint: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether a host leads inside by how it is written, whatever it resolves to.
+/// Whether a host is private by its notation, whatever it resolves to.
 fn is_named_inside(host: &str) -> bool {
     if let Ok(address) = host.parse() {
         return is_inside(address);

@@ -1,8 +1,8 @@
 //! Periodic checks of a PoP: changed files and the transfers they end, missing storages.
 //!
-//! A principal that is no longer trusted, mapped or valid has its transfers stopped within seconds, and so has every
-//! user of a storage that is missing. The checks have a thread each, because one at a storage may block for ever where
-//! a remote file system hangs; a third one samples the progress of transfers.
+//! The transfers of a principal that is no longer trusted, mapped or valid are stopped within seconds, and so are
+//! those in a storage that is missing. The checks have a thread each, because one at a storage may block for ever
+//! where a remote file system hangs; another one samples the progress of transfers.
 
 use super::Site;
 use renkei_core::error::{Code, Error};
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the PoP looks.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the threads that watch for as long as the PoP lives.
+/// Starts the threads of the checks, which run as long as the PoP lives.
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
     spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
@@ -28,7 +28,8 @@ pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// Looks at the storages, and stops what works in one that is gone, is another directory now or was removed.
+    /// Checks the storages, and stops transfers in one that is missing, was replaced by another directory or was
+    /// removed.
     fn watch_storages(&self) {
         let now = self.last_snapshot();
         now.look_at_storages();
@@ -45,20 +46,21 @@ impl Site {
     }
 }
 
-/// How long a removed storage may take to be closed.
+/// Timeout for the release of a removed storage.
 const RELEASED_WITHIN: Duration = Duration::from_secs(20);
 
 impl Site {
-    /// Waits until nothing below a directory is open any more, as after its storage was removed; tells how much still is.
+    /// Waits until no file below a directory is open any more, after its storage was removed; returns how many
+    /// still are.
     pub fn await_release(&self, root: &Path) -> usize {
         self.read_again();
-        // The kernel has the names without links.
+        // The kernel reports names without symbolic links.
         let root = root.canonicalize().unwrap_or_else(|_| root.into());
         let begin = Instant::now();
         loop {
             let now = self.last_snapshot();
             let mut others = now.storages.values().map(|other| &other.storage.path);
-            // What another storage has open there is meant to be.
+            // Files that another storage has open there are legitimate.
             let is_served = others.any(|other| other.starts_with(&root) || root.starts_with(other));
             let open = if is_served { 0 } else { open_below(&root) };
             if open == 0 || begin.elapsed() > RELEASED_WITHIN {
@@ -71,7 +73,7 @@ impl Site {
     }
 }
 
-/// How many files and directories this process has open below a directory, by the names that the kernel has for them.
+/// Number of files and directories this process has open below a directory, by their names in /proc.
 fn open_below(root: &Path) -> usize {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let links = listed.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -84,7 +86,7 @@ fn was_exchanged(storage: &str) -> Error {
     Error::new(Code::StorageChanged, "work in storage", storage, cause)
 }
 
-/// Starts a thread that does some work now and again and again, as long as the PoP lives.
+/// Starts a thread that repeats some work with a pause, as long as the PoP lives.
 pub(super) fn spawn_every(
     site: &Arc<Site>,
     name: &str,

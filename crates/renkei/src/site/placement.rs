@@ -1,10 +1,10 @@
 //! Placement at the home: which sites hold replicas of which folders, as the policies of a volume ask
 //! (`renkei_core::namespace::placement`).
 //!
-//! A follower reports now and again what it holds and how much space is free, and is told what it shall hold. The
-//! decision is made again when a follower asks or waits for records, at most once a second. Decisions, and the time for
-//! which sites have been silent, are kept beside the tree, so that a restart moves nothing. Non-goal: the transfers,
-//! which are the follower's (`replica_reconcile`).
+//! A follower reports periodically what it holds and how much space is free, and is told its duties. The decision
+//! is made again when a follower asks or waits for records, at most once a second. Decisions, and the time for
+//! which sites have been silent, are kept beside the tree, so that a restart moves nothing. Non-goal: the
+//! transfers, which are the follower's (`replica_reconcile`).
 
 use super::Site;
 use super::access::Proof;
@@ -29,11 +29,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Under which key the tree has what was decided.
+/// Key of the decisions in the tree's database.
 const NOTE: &str = "placement";
-/// How often it is decided anew.
+/// Minimum interval between two decisions.
 const DECIDE_EVERY: Duration = Duration::from_secs(1);
-/// How often it is kept how long sites have been silent.
+/// Interval at which the silence of sites is stored.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The placement of all volumes of this site.
@@ -50,24 +50,24 @@ struct Placed {
     saved: Option<Instant>,
     sites: BTreeMap<SiteName, Told>,
     folders: BTreeMap<RelPath, Decision>,
-    /// What sites were told to hold; nothing where something else is to be told.
+    /// The duties last sent to each site; `None` if they must be sent again.
     duties: BTreeMap<SiteName, Option<(Vec<RelPath>, bool)>>,
 }
 
-/// What a site told.
+/// The report of a site.
 struct Told {
     at: Instant,
-    /// The last record when it came back: what it told of older ones says nothing of what it lacks.
+    /// The last record when the site came back: its report is valid only if it covers that record.
     back_at: u64,
-    /// Nothing since this PoP was started.
+    /// `None` until the first report since this PoP was started.
     offer: Option<Offer>,
 }
 
-/// What is kept of it.
+/// The stored state.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     folders: Vec<(RelPath, Vec<SiteName>)>,
-    /// Seconds that each site had been silent.
+    /// Seconds for which each site had been silent.
     silent: Vec<(SiteName, u64)>,
 }
 
@@ -76,7 +76,7 @@ impl PlacementState {
         self.volumes.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Has all that follow a volume told again: there is one more of them.
+    /// Marks the duties of all followers to be sent again: a follower was added.
     pub(super) fn tell_all(&self, id: VolumeId) {
         if let Some(placed) = self.lock().get_mut(&id) {
             placed.duties.values_mut().for_each(|told| *told = None);
@@ -89,7 +89,8 @@ impl Told {
         self.offer.as_ref()?.held.iter().find(|holding| holding.folder == *folder)
     }
 
-    /// It is heard now, when the log has `seq` records; whoever is silent for `lost_after` was away.
+    /// Records contact with the site, with the log at `seq`; a site silent for `lost_after` counts as having been
+    /// away.
     fn hear(&mut self, seq: u64, lost_after: Duration) {
         if self.at.elapsed() >= lost_after {
             self.back_at = seq;
@@ -97,14 +98,14 @@ impl Told {
         self.at = Instant::now();
     }
 
-    /// Whether it has all files of a folder, of those too that came while it was away.
+    /// Whether it has all files of a folder, including those that were added while it was away.
     fn is_whole(&self, folder: &RelPath) -> bool {
         self.holding(folder).is_some_and(|holding| holding.missing_files == 0 && holding.seq >= self.back_at)
     }
 }
 
 impl Site {
-    /// Takes what a follower tells of itself, and tells it what it shall hold.
+    /// Takes the report of a follower and returns its duties.
     pub(super) fn duties(
         &self,
         proof: &Proof,
@@ -135,7 +136,7 @@ impl Site {
         Ok(Duties { folders, is_paused, used, limit, space, allowance, fellows })
     }
 
-    /// What a site may add under the limits of a volume of this one; nothing to say to one that may not write.
+    /// The quota share of a site in a volume of this one; `None` for a site that may not write.
     fn hand_out(
         &self,
         site: &SiteName,
@@ -154,7 +155,8 @@ impl Site {
         volume?.hand(*origin, claim, &writers).map(Some)
     }
 
-    /// The sites that follow a volume of this one and may read it, all but one, each with what it told to hold.
+    /// The followers of a volume of this site that may read it, all but one, each with the folders it holds
+    /// completely.
     pub(super) fn fellows(
         &self,
         facts: &VolumeConfig,
@@ -174,7 +176,7 @@ impl Site {
         Ok(sites.take(BATCH_ENTRIES).map(|site| Fellow { whole: whole(&site), site }).collect())
     }
 
-    /// The room in a volume of this site; none where that cannot be told.
+    /// Space in a volume of this site; zero if it cannot be determined.
     fn room_at_home(&self, facts: &VolumeConfig) -> Space {
         let snapshot = self.last_snapshot();
         let name = snapshot.volumes.iter().find(|(_, now)| now.id == facts.id).map(|(name, _)| name);
@@ -188,14 +190,14 @@ impl Site {
         }
     }
 
-    /// Whether a site has other duties than it was told; one that never asked has none.
+    /// Whether a site's duties changed since they were sent; false for one that never asked.
     pub(super) fn has_news(&self, site: &SiteName, facts: &VolumeConfig, tree: &VolumeTree) -> bool {
         let mut volumes = self.placing.lock();
         let Some(placed) = volumes.get_mut(&facts.id).filter(|placed| placed.duties.contains_key(site))
         else {
             return false;
         };
-        // Who waits here is there.
+        // A site that waits for records is reachable.
         if let (Some(told), Ok(position)) = (placed.sites.get_mut(site), tree.position()) {
             told.hear(position.seq, facts.care.repair_after());
         }
@@ -205,7 +207,7 @@ impl Site {
         placed.duties.get(site) != Some(&Some(placed.duties_of(site, facts)))
     }
 
-    /// Decides anew who shall hold what.
+    /// Decides again which sites hold which folders.
     fn decide(
         &self,
         placed: &mut Placed,
@@ -244,19 +246,19 @@ impl Site {
         Ok(())
     }
 
-    /// Bytes a second on the way to a site, if a transfer told.
+    /// Bytes per second on the path to a site, if a transfer measured it.
     fn rate_to(&self, site: &SiteName) -> Option<u64> {
         self.transfers.way(site).out.filter(|seen| seen.bytes >= TELLING_BYTES).map(|seen| seen.rate)
     }
 
-    /// A site as the rules see it; `used` is what is in the volume, more than which no folder has.
+    /// A site as a candidate; `used` is the total of the volume, the upper bound for any folder.
     fn candidate(&self, site: &SiteName, told: &Told, policy: &Policy, used: u64) -> Candidate {
         let holding = told.holding(&policy.folder);
         let keeps = |offer: &Offer| offer.keeps.iter().any(|folder| policy.folder.starts_with(folder));
         Candidate {
             site: site.clone(),
             heard: told.at.elapsed(),
-            // Of one that was not heard since this PoP was started nothing is known against it.
+            // A site that has not reported since this PoP was started is presumed to accept.
             accepts: told.offer.as_ref().is_none_or(|offer| offer.accepts || keeps(offer)),
             holds_anyway: told.offer.as_ref().is_some_and(keeps),
             missing: holding.map_or(used, |holding| holding.missing_bytes),
@@ -266,7 +268,7 @@ impl Site {
         }
     }
 
-    /// How folders are kept of which replicas are asked for; all of the volume's policies.
+    /// The replication state of all policies of the volume.
     pub(super) fn kept(&self, facts: &VolumeConfig, tree: &VolumeTree) -> Result<Vec<Kept>, Error> {
         let mut volumes = self.placing.lock();
         let placed = volumes.entry(facts.id).or_default();
@@ -281,7 +283,7 @@ impl Site {
 }
 
 impl Placed {
-    /// Takes up what was kept.
+    /// Loads the stored state.
     fn load(&mut self, tree: &VolumeTree) -> Result<(), Error> {
         if std::mem::replace(&mut self.is_loaded, true) {
             return Ok(());
@@ -310,7 +312,7 @@ impl Placed {
         Ok(())
     }
 
-    /// What a site shall hold, and whether it is to bring nothing for now.
+    /// The duties of a site, and whether pulls are paused.
     fn duties_of(&self, site: &SiteName, facts: &VolumeConfig) -> (Vec<RelPath>, bool) {
         let folders = self.folders.iter().filter(|(_, one)| one.sites.contains(site));
         (folders.map(|(folder, _)| folder.clone()).collect(), facts.care.is_paused)
@@ -347,7 +349,7 @@ impl Placed {
             Some(files) => files,
             None => super::replicas::count(tree, &policy.folder).map_or(0, |(all, _)| all.files),
         };
-        // Who stands in for another one is not waited for.
+        // Sites that are replaced by others do not count.
         let holders = sites.iter().filter(|one| one.passed.is_none());
         let mut missing: Vec<u64> = holders.map(|one| one.missing_files.unwrap_or(files)).collect();
         missing.sort_unstable();

@@ -1,8 +1,8 @@
-//! Transfers a PoP sends to another site's on a client's behalf.
+//! Pushes: transfers that a PoP sends to another site on a client's behalf.
 //!
-//! The other site must know for whom. Either it gave a grant to the user, which this site shows; or the user is one of
-//! this site's own, for whom this site, which vouches for them anyway, asks itself. A connection that an earlier push
-//! left is used again (see [`super::connection_pool`]).
+//! The other site must authorise the user. Either it gave the user a grant, which this site redeems; or the user is
+//! one of this site's own, for whom this site, which vouches for the user anyway, makes the request itself. A
+//! connection left by an earlier push is reused (see [`super::connection_pool`]).
 
 use super::Site;
 use super::access::{Access, Peer};
@@ -26,26 +26,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// Data streams that one push dials before the other site has accepted its grant, pushes of one principal, and all:
-/// nobody has this PoP dial as often as he likes with grants that nobody gave.
+/// Maximum data streams dialled before the other site has accepted the grant, by one push, by pushes of one
+/// principal, and by all: no client can have this PoP dial without limit by presenting invalid grants.
 const AHEAD_OF_PUSH: usize = 16;
 const AHEAD_OF_ONE: usize = 32;
 const AHEAD_OF_ALL: usize = 64;
 
-/// Why the other site lets this one send to it.
+/// The permission to send to the other site.
 pub enum Leave<'a> {
-    /// It granted it to the user.
+    /// The destination's grant to the user.
     Grant(Ticket),
     /// The user is one of this site.
     OwnUser {
-        /// What the user asks.
+        /// The user's request.
         open: OpenFound,
-        /// Is told what the destination is.
+        /// Called with the state of the destination.
         on_found: &'a (dyn Fn(Found) + Sync),
     },
 }
 
-/// Why a PoP may speak for a user: it is of the user's site, which vouches for both.
+/// Checks that a PoP may act for a user: it is of the user's site, which vouches for both.
 fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
     let cause = match peer {
         Principal::Host(site) if site == user.site() && user.user_name().is_some() => return Ok(()),
@@ -55,11 +55,11 @@ fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
     Err(Error::new(Code::NotAllowed, "speak for", user, cause))
 }
 
-/// Data streams dialled now by pushes whose grant is not accepted yet, by who asked.
+/// Data streams dialled by pushes whose grant is not accepted yet, by principal.
 #[derive(Default)]
 pub(crate) struct Dialled(Mutex<HashMap<Principal, usize>>);
 
-/// The streams that one push may dial ahead, until this ends.
+/// The streams that one push may dial ahead; returned on drop.
 struct Share<'a> {
     all: &'a Dialled,
     principal: Principal,
@@ -71,7 +71,7 @@ impl Dialled {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// As many as wanted, or as are left, which may be none.
+    /// As many as wanted and available, possibly none.
     fn take(&self, principal: &Principal, wanted: u16) -> Share<'_> {
         let mut dialled = self.lock();
         let left = AHEAD_OF_ALL.saturating_sub(dialled.values().sum());
@@ -93,7 +93,7 @@ impl Drop for Share<'_> {
     }
 }
 
-/// A push that is being opened.
+/// A push whose session is being opened.
 struct Opening<'a> {
     request: Request,
     job: SendJob,
@@ -102,7 +102,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Asks in a session; the outer error is the session's, the inner one the other site's answer.
+    /// Makes the request in a session; the outer error is the session's, the inner one the other site's answer.
     fn ask(&mut self, kept: &mut PooledSession) -> Result<Result<Opened, Error>, Error> {
         let (open, on_found, roots) = (self.open, self.on_found, &mut self.job.roots);
         kept.session.ask_to_open(self.request.clone(), &mut |found| {
@@ -128,7 +128,7 @@ pub(super) fn no_choice(found: Found) -> Error {
 }
 
 impl Site {
-    /// Sends to another site; the asker is told the progress through `watch`.
+    /// Pushes to another site; the progress goes to `watch`.
     pub fn push(
         &self,
         access: &Access,
@@ -222,7 +222,8 @@ impl Site {
         Ok(summary)
     }
 
-    /// Asks in a session that was kept. One that turns out to be lost, or not to be believed any more, is no failure.
+    /// Makes the request in a pooled session. A session that turns out to be lost, or no longer trusted, is no
+    /// failure.
     fn ask_on_kept(
         &self,
         to: &SiteName,
@@ -268,7 +269,7 @@ impl Site {
         Ok((kept, opened))
     }
 
-    /// What a user may do for whom the PoP of the user's site asks, judged as if the user had come.
+    /// Authorises a user for whom the PoP of the user's site makes a request, as if the user had connected.
     pub fn for_user(&self, peer: &Peer, chain: Vec<Vec<u8>>) -> Result<Access, Error> {
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let user = self.authenticate(&chain)?;
@@ -280,7 +281,7 @@ impl Site {
     }
 }
 
-/// As the other site needs it, which does not care for names at the source.
+/// The request without the target names, which the other site does not need.
 fn unnamed(open: &OpenFound) -> OpenFound {
     let mut open = open.clone();
     open.choices.iter_mut().for_each(|(_, choice)| choice.targets.clear());

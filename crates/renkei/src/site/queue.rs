@@ -1,7 +1,7 @@
-//! Queued transfers: handing in, listing, telling and changing. What runs them is [`super::scheduler`].
+//! Queued transfers: submission, listing, details and changes. The [`super::scheduler`] runs them.
 //!
-//! A user sees and changes his own; the PoP's administrator all. Only users of the site itself may queue: the PoP
-//! speaks for them at other sites.
+//! A user sees and changes the user's own transfers, the PoP's administrator all. Only users of the site itself may
+//! queue: the PoP acts for them at other sites.
 
 use super::Site;
 use super::access::Access;
@@ -30,46 +30,46 @@ use std::time::{Duration, SystemTime};
 
 /// Version of the encoded submission.
 const SPEC_VERSION: u8 = 1;
-/// The same, with a filter behind it.
+/// Version of the encoded submission with a filter appended.
 const FILTERED_SPEC_VERSION: u8 = 2;
-/// Sources of one transfer at most, as the mover takes them.
+/// Maximum sources of one transfer, the mover's own limit.
 const MAX_SOURCES: usize = 1024;
-/// Transfers in one part of a list.
+/// Page size of a list.
 const PART: usize = 256;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// An answer for each of a batch, and the rows and scopes of those that are good.
+/// One answer for each submission of a batch, and the rows and scopes of the accepted ones.
 type Screened = (Vec<Result<(), Error>>, Vec<(usize, New, Scope)>);
 
-/// One attempt that runs here.
+/// A running attempt of this PoP.
 #[derive(Clone)]
 pub(super) struct Active {
     pub(super) watch: Watch,
     pub(super) stop: Stop,
-    /// Where it may write.
+    /// The places it may write.
     pub(super) writes: Arc<Vec<(SiteName, Place)>>,
-    /// The sites that take part.
+    /// The source and the destination site.
     pub(super) sites: [SiteName; 2],
-    /// With what it works, and since when.
+    /// The credential it works with, and since when.
     pub(super) shown: Arc<OnceLock<Shown>>,
-    /// Which site does not answer it at the moment.
+    /// The site that does not answer it at the moment.
     pub(super) trying: CurrentAttempt,
 }
 
-/// The certificates that an attempt shows, leaf first, and the moment they were found to be good.
+/// The certificate chain of an attempt, leaf first, and the time it was verified.
 pub(super) type Shown = (Vec<CertificateDer<'static>>, SystemTime);
 
 /// The queue of a PoP.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(super) catalogue: OnceLock<Catalogue>,
-    /// Why there is no catalogue yet, or why the last look at it failed.
+    /// The error with which the catalogue could not be opened, or with which the last turn failed.
     pub(super) trouble: Mutex<Option<Error>>,
-    /// Who this PoP is among those that share the catalogue.
+    /// The name of this PoP among those that share the catalogue.
     pub(super) runner: OnceLock<String>,
     pub(super) load: Mutex<Load>,
     pub(super) active: Mutex<HashMap<TransferId, Active>>,
-    /// The number of the revocation list that the sites of what runs were told of last.
+    /// The number of the revocation list last sent to the sites of running attempts.
     pub(super) told_list: Mutex<Option<u64>>,
     bell: Mutex<bool>,
     rung: Condvar,
@@ -89,7 +89,7 @@ impl Queue {
         })
     }
 
-    /// Why the queue stands, if it does.
+    /// The error that blocks the queue, if any.
     pub(super) fn trouble(&self) -> Option<Error> {
         lock(&self.trouble).clone()
     }
@@ -106,7 +106,7 @@ impl Queue {
         lock(&self.active)
     }
 
-    /// A transfer that runs and writes to the same places, or around or inside them.
+    /// A running transfer with a write target that equals, contains or lies inside one of these.
     pub(super) fn in_the_way(&self, writes: &[(SiteName, Place)]) -> Option<TransferId> {
         let overlap = |(site, place): &(SiteName, Place), (other_site, other): &(SiteName, Place)| {
             let within = place.path.starts_with(&other.path) || other.path.starts_with(&place.path);
@@ -117,30 +117,30 @@ impl Queue {
         self.active().iter().find(|(_, active)| meets(active)).map(|(id, _)| *id)
     }
 
-    /// Has the queue looked at soon.
+    /// Wakes the scheduler.
     pub(super) fn ring(&self) {
         *lock(&self.bell) = true;
         self.rung.notify_all();
     }
 
-    /// Waits until it rings, or for so long.
+    /// Waits for [`Queue::ring`], at most for `most`.
     pub(super) fn wait(&self, most: Duration) {
         let bell = lock(&self.bell);
         let waited = self.rung.wait_timeout_while(bell, most, |rung| !*rung);
         *waited.expect("no thread panics while it holds a lock: a panic aborts").0 = false;
     }
 
-    /// No further attempt begins.
+    /// Prevents further attempts from starting.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Whether the PoP is about to end.
+    /// Whether the PoP is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Waits until no attempt runs, or for so long.
+    /// Waits until no attempt runs, at most for `most`.
     pub(super) fn settle(&self, most: Duration) {
         let deadline = std::time::Instant::now() + most;
         while !self.active().is_empty() && std::time::Instant::now() < deadline {
@@ -148,11 +148,11 @@ impl Queue {
         }
     }
 
-    /// Lets an event happen to a transfer, unless `refuse` says no; gives it as it is then. Somebody else's change in
-    /// between is taken into account.
+    /// Applies an event to a transfer, unless `more` refuses, and returns the updated row. The update is
+    /// optimistic: on a concurrent change it is retried with the new row.
     ///
     /// # Errors
-    /// `TransferUnknown`, and those of the course.
+    /// `TransferUnknown`, and those of `Course::handle`.
     pub(super) fn happen(
         &self,
         id: &TransferId,
@@ -173,7 +173,7 @@ impl Queue {
     }
 }
 
-/// What is written with a change.
+/// Columns written together with a course change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct With<'a> {
     pub(super) attempt: Option<&'a renkei_core::wire::queue::Attempt>,
@@ -181,17 +181,17 @@ pub(super) struct With<'a> {
     pub(super) credential: Option<&'a [u8]>,
 }
 
-/// Names the transfer in an error of its course.
+/// Sets the transfer as the subject of an error of its course.
 fn about(error: Error, id: &TransferId) -> Error {
     Error { subject: short(id), ..error }
 }
 
-/// An id as people write it.
+/// The short form of an id, for messages.
 fn short(id: &TransferId) -> String {
     hex_id(id)[..8].to_owned()
 }
 
-/// Several ids begin with these digits; those that are told of are told in full.
+/// The error for a prefix of several ids; it lists those given in full.
 pub(super) fn ambiguous(digits: &str, ids: impl Iterator<Item = String>) -> Error {
     let ids: Vec<String> = ids.collect();
     Error::new(Code::IdAmbiguous, "look up", digits, format!("it may be {}", ids.join(", ")))
@@ -205,7 +205,7 @@ pub(super) fn now_ms() -> u64 {
     unix_ms(SystemTime::now())
 }
 
-/// What was handed in.
+/// Decodes the submission of a row.
 pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
     match row.spec.split_first() {
         Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
@@ -221,14 +221,14 @@ pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
     }
 }
 
-/// The places that a transfer becomes, by what its destination was found to be, else by all that it may be.
+/// The write targets of a transfer: those of the `Found` its destination turned out to be, else of all its choices.
 pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, Place)> {
     let chosen = spec.open.choices.iter().filter(|(what, _)| found.is_none_or(|found| found == *what));
     let place = |base: &RelPath, target: &RelPath| {
         let path = base.join(target).ok()?;
         Some((spec.to.clone(), Place { storage: spec.open.to.storage.clone(), path }))
     };
-    // Many files into one directory, which nobody has looked at yet, are not in each other's way.
+    // Transfers of many files into one directory that was not examined yet do not conflict with each other.
     let as_dir = found.is_none() && spec.open.choice(Found::Dir).is_some();
     let chosen = chosen.filter(|(what, _)| !as_dir || *what == Found::Dir);
     chosen
@@ -236,12 +236,12 @@ pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, 
         .collect()
 }
 
-/// The lane of a transfer: its owner and its link.
+/// The lane of a transfer: its owner and link.
 fn lane(owner: &str, submission: &Submission) -> String {
     format!("{owner}\n{}\n{}", submission.from, submission.to)
 }
 
-/// The owner and the link of a lane.
+/// Decodes the owner and the link of a lane.
 pub(super) fn read_lane(lane: &str) -> Option<(String, Link)> {
     let mut parts = lane.split('\n');
     let owner = parts.next()?.to_owned();
@@ -250,7 +250,7 @@ pub(super) fn read_lane(lane: &str) -> Option<(String, Link)> {
 }
 
 impl Site {
-    /// Puts transfers into the queue for a user of this site; an answer for each, in order.
+    /// Queues transfers for a user of this site; the result has one answer for each, in order.
     ///
     /// # Errors
     /// `NotAllowed` for users of other sites, `CatalogueFailed`.
@@ -269,7 +269,7 @@ impl Site {
         for ((_, row, _), made) in good.iter_mut().zip(self.delegate(&access.proof, &scopes)?) {
             row.credential = made.to_bytes();
         }
-        // What another of the batch waits for goes in first.
+        // Submissions that others of the batch depend on are inserted first.
         let good = in_order(good.into_iter().map(|(at, row, _)| (at, row)).collect());
         let rows: Vec<New> = good.iter().map(|(_, row)| row.clone()).collect();
         for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
@@ -282,7 +282,7 @@ impl Site {
         Ok(answers)
     }
 
-    /// What is wrong with each of a batch by itself; rows, with their places in it, for those that are good.
+    /// Validates each submission of a batch by itself; rows, with their indices in it, for the valid ones.
     fn screen(&self, owner: &str, all: &[Submission]) -> Result<Screened, Error> {
         let snapshot = self.snapshot();
         let limits = &snapshot.config.queue;
@@ -313,7 +313,7 @@ impl Site {
         Err(Error::new(Code::NotAllowed, "use queue", owner, cause))
     }
 
-    /// A part of the queue: a user's own transfers, or everybody's for the administrator.
+    /// A page of the queue: a user's own transfers, or all for the administrator.
     pub fn transfers(&self, who: Option<&Principal>, listed: &Listed) -> Result<Vec<Queued>, Error> {
         let owner = who.map(Principal::to_string);
         let listing =
@@ -322,7 +322,7 @@ impl Site {
         rows.iter().map(|row| self.told(row)).collect()
     }
 
-    /// All about one transfer, by the first digits of its id.
+    /// Details of one transfer, by a prefix of its id.
     ///
     /// # Errors
     /// `TransferUnknown`, `IdAmbiguous`.
@@ -342,7 +342,7 @@ impl Site {
         })
     }
 
-    /// A part of the files of a transfer that failed: those after a number.
+    /// A page of the failed files of a transfer: those after a number.
     ///
     /// # Errors
     /// `TransferUnknown`.
@@ -354,14 +354,14 @@ impl Site {
     ) -> Result<Vec<(u64, EntryFailure)>, Error> {
         let row = self.find_one(who, &hex_id(id))?;
         let listed = self.queue.catalogue()?.failures(&row.id, after, BATCH_ENTRIES)?;
-        // As many as one message holds: names are long at times.
+        // Only as many as fit in one message: names can be long.
         Ok(parts(listed, BATCH_ENTRIES).into_iter().next().unwrap_or_default())
     }
 
     /// Changes a transfer.
     ///
     /// # Errors
-    /// `TransferUnknown`; `ChangeRefused` if it does not fit its state.
+    /// `TransferUnknown`; `ChangeRefused` if the change does not fit the transfer's state.
     pub fn change_transfer(
         &self,
         access: Option<&Access>,
@@ -381,12 +381,12 @@ impl Site {
         {
             return Ok(());
         }
-        // Whoever tries again is present and may delegate anew.
+        // A user who retries is present and may delegate anew.
         let fresh = match access.filter(|_| change == Change::Retry) {
             Some(access) => Some(self.delegate_again(access, id)?),
             None => None,
         };
-        // With its end its credential goes.
+        // The row loses its credential when it ends; the clean-up needs it.
         let credential = match change {
             Change::Cancel => self.queue.catalogue()?.credential(id)?,
             _ => None,
@@ -404,10 +404,10 @@ impl Site {
         Ok(())
     }
 
-    /// Gives a transfer a fresh credential; one that waited for it goes on.
+    /// Renews the credential of a transfer; a transfer that waited for it continues.
     ///
     /// # Errors
-    /// `TransferUnknown`; `ChangeRefused` if it has ended.
+    /// `TransferUnknown`; `ChangeRefused` if the transfer has ended.
     pub fn renew_transfer(&self, access: &Access, id: &TransferId) -> Result<(), Error> {
         let fresh = self.delegate_again(access, id)?;
         let with = With { credential: Some(&fresh), ..With::default() };
@@ -416,13 +416,13 @@ impl Site {
         Ok(())
     }
 
-    /// All that a transfer's credential may do: read its sources, write what they become, and bring them to the buffer
-    /// here if that may be needed.
+    /// The scope of a transfer's credential: read its sources, write its targets, and bring them to the buffer here
+    /// if that may be needed.
     fn scope(&self, submission: &Submission) -> Result<Scope, Error> {
         let Submission { from, send, to, open, .. } = submission;
         let scope = Scope::of_transfer(from, send, to, open)?;
         match self.spills(submission) {
-            // One that has no room for it is not brought there.
+            // A scope with no room for the extra permits stays as it is; the transfer is then not spilled.
             true => Ok(scope.with(spill_permits(&self.name(), &send.transfer)).unwrap_or(scope)),
             false => Ok(scope),
         }
@@ -437,7 +437,7 @@ impl Site {
         Ok(made.first().map(Delegation::to_bytes).unwrap_or_default())
     }
 
-    /// Stops the attempt of a transfer that shall not go on.
+    /// Stops the attempt of a transfer for which a pause, cancellation or give-up was requested.
     pub(super) fn stop_as_wished(&self, row: &Row) {
         let cause = match row.course.wish {
             Some(Requested::Pause) => "paused",
@@ -451,7 +451,7 @@ impl Site {
         }
     }
 
-    /// The transfer whose id begins so.
+    /// The only transfer whose id has this prefix.
     fn find_one(&self, who: Option<&Principal>, digits: &str) -> Result<Row, Error> {
         let none = || Error { cause: no_digits(digits), ..unknown(digits) };
         let digits = first_digits(digits).ok_or_else(none)?;
@@ -464,7 +464,7 @@ impl Site {
         }
     }
 
-    /// A transfer as it is shown.
+    /// The transfer as it is listed.
     pub(super) fn told(&self, row: &Row) -> Result<Queued, Error> {
         let spec = read_spec(row)?;
         let active = self.queue.active().get(&row.id).cloned();
@@ -515,7 +515,7 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     }
 }
 
-/// A transfer that is refused.
+/// The error of a refused submission.
 pub(super) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
     Error::new(code, "submit", short(id), cause)
 }
@@ -543,7 +543,8 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
     }
 }
 
-/// What makes a transfer the same one: all but its deadline, which is reckoned from the moment it is handed in.
+/// The digest that tells whether two submissions are identical: all fields but the deadline, which is reckoned from
+/// the submission.
 fn digest(owner: &str, submission: &Submission) -> [u8; 32] {
     let terms = Terms { deadline_ms: None, ..submission.terms.clone() };
     let same = Submission { terms, ..submission.clone() };
@@ -562,7 +563,7 @@ fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {
     Err(Error::new(Code::QueueFull, "submit", owner, ""))
 }
 
-/// Whether a submission makes sense by itself.
+/// Validates a submission by itself.
 fn check(submission: &Submission, trust: &crate::identity::trust::Trust) -> Result<(), Error> {
     let Submission { from, send, to, open, terms } = submission;
     let refused = |cause: &str| Err(refused(Code::NotQueueable, &send.transfer, cause));
@@ -586,7 +587,7 @@ fn check(submission: &Submission, trust: &crate::identity::trust::Trust) -> Resu
     trust.endpoints(from).and_then(|_| trust.endpoints(to)).map(drop)
 }
 
-/// Those of a batch that wait for each other in a circle, or for one that does.
+/// The submissions of a batch in a dependency cycle, or that depend on one.
 fn in_circle(all: &[Submission]) -> HashSet<TransferId> {
     let mut left: HashMap<TransferId, &[TransferId]> =
         all.iter().map(|one| (one.send.transfer, one.terms.after.as_slice())).collect();
@@ -603,7 +604,7 @@ fn in_circle(all: &[Submission]) -> HashSet<TransferId> {
     }
 }
 
-/// Puts each after those of the batch that it waits for; there is no circle.
+/// Topological order: each submission after those of the batch it depends on; there is no cycle.
 fn in_order(mut left: Vec<(usize, New)>) -> Vec<(usize, New)> {
     let mut ordered = Vec::with_capacity(left.len());
     while !left.is_empty() {

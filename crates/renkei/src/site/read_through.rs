@@ -1,8 +1,8 @@
 //! Read-through: content of files of followed volumes is read from plain files here, else from a site that has it
 //! (`source_selection`).
 //!
-//! A held file is used as long as it is the version that the catalogue names and the plain file is unchanged since it
-//! was checked; another one is never served. File sessions with other sites are opened by the first read, are shared by
+//! A held file is used as long as it is the version in the catalogue and the plain file is unchanged since it was
+//! checked; another one is never served. File sessions with other sites are opened by the first read, are shared by
 //! all readers of a volume, and are closed when idle.
 
 use super::Site;
@@ -25,12 +25,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a session stays open that nobody uses.
+/// Idle timeout of a session.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a reader waits for a site that is lost.
+/// Timeout of a read while the connection to a site is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The file sessions with other sites about volumes.
+/// Pool of file sessions with other sites for volumes.
 #[derive(Default)]
 pub(crate) struct ReadThrough {
     site: OnceLock<Weak<Site>>,
@@ -38,7 +38,7 @@ pub(crate) struct ReadThrough {
     failing: Failing,
 }
 
-/// The session with one site for one volume, and when it was used last.
+/// The session with one site for one volume, and its last use.
 type Slot = Mutex<Option<(Arc<RemoteFiles>, Instant)>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +46,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReadThrough {
-    /// Says who dials.
+    /// Sets the site, which dials.
     pub(super) fn belongs_to(&self, site: &Arc<Site>) {
         let _ = self.site.set(Arc::downgrade(site));
     }
@@ -57,12 +57,12 @@ impl ReadThrough {
         self.site.get().and_then(Weak::upgrade).ok_or_else(stopping)
     }
 
-    /// Who could not be asked a moment ago.
+    /// Sites whose last request failed.
     pub(super) fn failing(&self) -> &Failing {
         &self.failing
     }
 
-    /// The session with a site for a volume, opened if there is none.
+    /// The session with a site for a volume; opened if there is none.
     pub(super) fn session(&self, name: &str, at: &SiteName) -> Result<Arc<RemoteFiles>, Error> {
         let began = Instant::now();
         let slot = lock(&self.open).entry((name.into(), at.clone())).or_default().clone();
@@ -71,7 +71,7 @@ impl ReadThrough {
             *used = Instant::now();
             return Ok(files.clone());
         }
-        // Whoever waits for somebody who tries hears what that one heard.
+        // A caller that waited for another's failed attempt gets its error.
         if let Some(error) = self.failing.since(at, began) {
             return Err(error);
         }
@@ -79,7 +79,7 @@ impl ReadThrough {
         let dialler = site.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
         let far = RemoteDir { dialler, site: at.clone(), place, write: false };
-        // A version is asked for that is known here; the opener has caught up.
+        // The wanted version is known here; the opener has caught up.
         let consistency = Consistency::Relaxed;
         let config = Config { when_lost: WhenLost::Fail(PATIENCE), consistency, ..Config::default() };
         let opened = RemoteFiles::open(far, config).inspect_err(|error| self.failing.note(at, Some(error)));
@@ -88,7 +88,7 @@ impl ReadThrough {
         Ok(files)
     }
 
-    /// Leaves a session that was lost: the next one who asks opens another.
+    /// Drops a lost session: the next request opens another.
     fn leave(&self, name: &str, at: &SiteName, lost: &Arc<RemoteFiles>) {
         let slot = lock(&self.open).get(&(name.into(), at.clone())).cloned();
         let Some(slot) = slot else { return };
@@ -98,7 +98,7 @@ impl ReadThrough {
         }
     }
 
-    /// Closes sessions that nobody uses.
+    /// Closes idle sessions.
     pub(super) fn close_idle(&self) {
         let slots: Vec<Arc<Slot>> = lock(&self.open).values().cloned().collect();
         for slot in slots {
@@ -113,11 +113,11 @@ impl ReadThrough {
     }
 }
 
-/// The content of one followed volume, for one asker.
+/// The content of one followed volume.
 pub(super) struct Contents {
     /// The volume.
     pub(super) id: VolumeId,
-    /// The sessions.
+    /// The pool of file sessions.
     pub(super) fetching: Arc<ReadThrough>,
     /// The volume's name, the same at its home.
     pub(super) name: String,
@@ -125,9 +125,9 @@ pub(super) struct Contents {
     pub(super) home: SiteName,
     /// The copy of its catalogue.
     pub(super) tree: Arc<VolumeTree>,
-    /// What this site changed itself.
+    /// The outbox of this site.
     pub(super) pending: Arc<Outbox>,
-    /// Where plain files are held, if any are.
+    /// The store of replicas, if there is one.
     pub(super) plain: Option<Arc<LocalStore>>,
 }
 
@@ -159,7 +159,7 @@ impl Fetch for Contents {
 }
 
 impl Contents {
-    /// The plain file, if this version is held and nobody touched the file.
+    /// The plain file, if this version is held and the file is unmodified.
     pub(super) fn open_held(
         &self,
         path: &RelPath,
@@ -173,21 +173,21 @@ impl Contents {
         let Some((parent, name)) = path.split() else { return Ok(None) };
         let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
         let good = opened.and_then(|file| Ok(held.is_as(&file.stamp()?).then_some(file)));
-        // What is missing or in the way is as good as not held.
+        // A missing or obstructed file counts as not held.
         Ok(good.unwrap_or_else(|error| {
             tracing::debug!(%error, "a replica cannot be used");
             None
         }))
     }
 
-    /// The file at another site.
+    /// Opens the file at another site.
     fn open_far(&self, path: &RelPath, stamp: Stamp) -> Result<Box<dyn ReadFile>, Error> {
         let sites = self.fetching.site()?.sources(Some(&self.home), &self.pending.fellows(), path);
         self.fetching.open_at_any(&Wish { name: &self.name, path, stamp }, Some(&self.home), sites)
     }
 }
 
-/// Gives out what is held and nothing else.
+/// Serves held files only.
 pub(super) struct HeldOnly(pub(super) Contents);
 
 impl Fetch for HeldOnly {
@@ -212,7 +212,7 @@ impl Fetch for HeldOnly {
 }
 
 impl ReadThrough {
-    /// The file of a volume at a site.
+    /// Opens a file of a volume at a site.
     pub(super) fn open(
         &self,
         name: &str,
@@ -244,7 +244,7 @@ impl ReadThrough {
     }
 }
 
-/// A plain file under the stamp that the catalogue gives it.
+/// A plain file with the stamp of the catalogue.
 struct Named {
     file: Box<dyn ReadFile>,
     stamp: Stamp,

@@ -1,7 +1,8 @@
 //! The pace of relayed traffic: the circuits of one session share a path on each side of this PoP.
 //!
-//! The sender sees the first hop alone. Left to themselves, the connections of the second one each seek their own
-//! share, overflow its queue together, and send a tenth of it again; so they are paced as a sender paces its own.
+//! The sender sees the first hop only. Without pacing, the connections of the second hop each compete for
+//! bandwidth, overflow its queue together, and retransmit a tenth of the data; so they are paced as a sender paces
+//! its own.
 
 use crate::mover::pacer::Pacer;
 use std::net::TcpStream;
@@ -9,28 +10,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Circuits that have a path to share: one is that of the control connection.
+/// Sessions with no more circuits are not paced: one of them is the control connection.
 const FEW: usize = 2;
-/// How often circuits that carry nothing are looked at.
+/// Poll interval of idle circuits.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
-/// The open circuits of one session.
+/// The open circuits of one session, which are paced together.
 #[derive(Default)]
 pub(super) struct Paced {
     state: Mutex<State>,
-    /// What they carried.
+    /// Bytes relayed.
     pub(super) bytes: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    /// The connections of each, on the asker's side and on the other.
+    /// The two connections of each circuit: the requester's side and the far side.
     circuits: Vec<[Arc<TcpStream>; 2]>,
     changes: u64,
     is_watched: bool,
 }
 
-/// Keeps a circuit among those that share a path.
+/// Removes a circuit from the paced ones on drop.
 pub(super) struct Shared<'a>(&'a Paced, Arc<TcpStream>);
 
 impl Drop for Shared<'_> {
@@ -46,7 +47,7 @@ impl Paced {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Adds an open circuit, until what is returned is dropped.
+    /// Adds an open circuit, until the returned value is dropped.
     pub(super) fn share<'a>(self: &'a Arc<Self>, near: &Arc<TcpStream>, far: &Arc<TcpStream>) -> Shared<'a> {
         let mut state = self.lock();
         state.circuits.push([near.clone(), far.clone()]);
@@ -54,13 +55,13 @@ impl Paced {
         if state.circuits.len() > FEW && !state.is_watched {
             let paced = self.clone();
             let thread = std::thread::Builder::new().name("pace".into());
-            // Without it each connection finds its own pace.
+            // Without the thread each connection has its own congestion control only.
             state.is_watched = thread.spawn(move || paced.keep_pace()).is_ok();
         }
         Shared(self, near.clone())
     }
 
-    /// Paces both sides as long as there are circuits that share them.
+    /// Paces both sides as long as enough circuits share them.
     fn keep_pace(&self) {
         let (mut seen, mut carried) = (0, 0);
         let mut pacers = Vec::new();
@@ -120,7 +121,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(paced.lock().circuits.len(), FEW);
-        // The next one begins anew.
+        // The next circuit starts the thread again.
         shared.push(paced.share(&pairs[0][0], &pairs[0][1]));
         assert!(paced.lock().is_watched);
     }

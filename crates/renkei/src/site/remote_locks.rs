@@ -1,8 +1,8 @@
 //! Remote locks: locks on files of a followed volume are decided by its home, which is asked over the session that
 //! fetches content.
 //!
-//! To the home all mounts here are one client with many owners. The locks of a mount are released when its session here
-//! ends, and count as lost when the home lost this site for too long.
+//! The home sees all mounts here as one client with many owners. The locks of a mount are released when its session
+//! here ends, and count as lost when the home lost this site for too long.
 
 use super::read_through::ReadThrough;
 use crate::mover::fresh_id;
@@ -21,18 +21,18 @@ pub(super) struct RemoteLocks {
     fetching: Arc<ReadThrough>,
     name: String,
     home: SiteName,
-    /// Tells its owners from those of other sessions.
+    /// Distinguishes its owners from those of other sessions.
     number: u64,
     held: Mutex<Held>,
 }
 
-/// What is locked, and the session that has it.
+/// Held locks, and the file session that holds them.
 #[derive(Default)]
 struct Held {
     files: Option<Arc<RemoteFiles>>,
-    /// The home's round in which it was; 0 until that is known.
+    /// The home's lock epoch at that time; 0 until it is known.
     round: u64,
-    /// How often all was lost.
+    /// Number of times that all locks were lost.
     losses: u64,
     paths: HashSet<(RelPath, u64)>,
 }
@@ -48,7 +48,7 @@ impl RemoteLocks {
         self.held.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// The session with the home, if it is up.
+    /// The file session with the home, if it is up.
     fn files(&self, path: &RelPath) -> Result<Arc<RemoteFiles>, Error> {
         let known = self.held().files.clone();
         let files = match known {
@@ -112,7 +112,7 @@ impl Locker for RemoteLocks {
     fn round(&self) -> u64 {
         let mut held = self.held();
         let now = held.files.as_ref().map_or(0, |files| files.lock_round());
-        // While the home is not heard nobody knows.
+        // While the home is unreachable the epoch is unknown.
         if now != 0 && now != held.round {
             held.losses += u64::from(held.round != 0);
             held.round = now;
@@ -125,7 +125,7 @@ impl Drop for RemoteLocks {
     fn drop(&mut self) {
         let Held { files, paths, .. } = std::mem::take(&mut *self.held());
         let Some(files) = files else { return };
-        // Nobody waits for it.
+        // Released in the background.
         std::thread::spawn(move || {
             for (path, owner) in paths {
                 let span = Span { start: 0, end: u64::MAX, hold: Hold::Nothing, pid: 0 };

@@ -1,9 +1,10 @@
-//! The PoP's own certificate, renewed long before its end, without a restart.
+//! Renewal of the PoP's own certificate, long before it expires, without a restart.
 //!
-//! Where the authority is beside the PoP nothing else is needed: the fresh certificate is a changed file, which the PoP reads as
-//! any, and partners believe it because they know the authority. Also when other endpoints are announced, because plain HTTPS
-//! clients look for these names in it, and when the site has another authority (`identity::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's key, which is told
-//! what to do by its conditions.
+//! If the authority's key is on the PoP's machine nothing else is needed: the new certificate is a changed file,
+//! which the PoP reloads, and partners accept it because they know the authority. It is also renewed when the
+//! announced endpoints change, because plain HTTPS clients look for these names in it, and when the site has
+//! another authority (`identity::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's key,
+//! whose conditions tell the administrator what to do.
 
 use super::Site;
 use super::periodic_checks::spawn_every;
@@ -18,14 +19,15 @@ use rustls::pki_types::CertificateDer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often the PoP looks at its certificate, which it has in memory.
+/// Interval at which the loaded certificate is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pause after a renewal that failed.
+/// Retry interval after a failed renewal.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Pause after one that worked: whatever seems due again at once is not, and each certificate is on record for ever.
+/// Pause after a successful renewal: bounds a renewal loop, since each certificate is on record for ever.
 const REST: Duration = Duration::from_secs(600);
 
-/// Renews what is due before the PoP reads it, also a certificate that has expired; without the authority nothing is done.
+/// Renews a certificate that is due before the PoP reads it, even an expired one; without the authority's key
+/// nothing is done.
 ///
 /// # Errors
 /// Those of the files.
@@ -40,7 +42,7 @@ pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(
     renew_if_due(home, config, Pair { leaf: &leaf, authority }, now).map(drop)
 }
 
-/// Starts the thread that renews the PoP's certificate as long as it lives.
+/// Starts the renewal thread, which runs as long as the PoP lives.
 pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
     let rests: Mutex<Option<(Instant, Duration)>> = Mutex::default();
     let rotations: Mutex<Option<Instant>> = Mutex::default();
@@ -72,14 +74,14 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "renewal", LOOK_EVERY, look)
 }
 
-/// Whether the PoP shows, or has signed its list by, another authority than that of now.
+/// Whether the PoP's certificate or its revocation list is signed by another authority than the current one.
 fn is_of_rotation(now: &Snapshot) -> bool {
     let Some(card) = now.trust.own_card().filter(|_| !now.is_agent()) else { return false };
     let is_old = rotation::is_old(&now.credential.chain, &card.authority, card.handover.as_ref());
     is_old || !now.trust.list_is_of_now(&now.site)
 }
 
-/// Completes a rotation, unless that failed a moment ago.
+/// Completes a rotation, unless the last attempt failed within `AGAIN_AFTER`.
 fn look_at_rotation(site: &Site, failed: &mut Option<Instant>) {
     if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) || !is_of_rotation(&site.last_snapshot()) {
         return;
@@ -93,7 +95,7 @@ fn look_at_rotation(site: &Site, failed: &mut Option<Instant>) {
     };
 }
 
-/// Does what a killed `renkei site rotate-authority` has left, where the authority's key is.
+/// Completes an interrupted `renkei site rotate-authority`, if the authority's key is here.
 fn complete_rotation(home: &Home, now: SystemTime) -> Result<(), Error> {
     if rotation::complete(home, now)? {
         tracing::info!(target: "audit", "the change of the site's authority was completed");
@@ -101,7 +103,7 @@ fn complete_rotation(home: &Home, now: SystemTime) -> Result<(), Error> {
     Ok(())
 }
 
-/// The PoP's certificate and that of its authority, where that is known.
+/// The PoP's certificate and that of its authority, if known.
 #[derive(Clone, Copy)]
 struct Pair<'c> {
     leaf: &'c CertificateDer<'static>,
@@ -109,7 +111,7 @@ struct Pair<'c> {
 }
 
 impl Pair<'_> {
-    /// Whether a fresh certificate would be good for no longer, because it would end with the authority.
+    /// Whether a new certificate would not be valid for longer, because it would expire with the authority.
     fn is_last(&self, end: SystemTime) -> bool {
         self.authority
             .and_then(|authority| Facts::read(authority).ok())
@@ -128,7 +130,7 @@ fn renew_if_due(
     let is_late = facts.is_late(now) && !pair.is_last(facts.not_after);
     let other_hosts =
         !host_names(&endpoints).iter().all(|host| hosts(leaf).is_ok_and(|had| had.contains(host)));
-    // A clock that was ahead has made one that nobody takes yet.
+    // A certificate from a clock that was ahead is not valid yet.
     let is_early = now < facts.not_before;
     if !(is_late || is_early || other_hosts) || !home.ca_key().exists() {
         return Ok(None);
@@ -146,7 +148,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    /// Whether a certificate is renewed 300 days after it was made by an authority of that age.
+    /// Whether a certificate is renewed 300 days after an authority of that age issued it.
     fn is_renewed(age: Duration) -> bool {
         let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
         let home = Home::at(dir.path());
@@ -163,7 +165,7 @@ mod tests {
     #[test]
     fn what_ends_with_its_authority_is_not_renewed_again_and_again() {
         assert!(is_renewed(365 * DAY));
-        // The authority, which lives for ten years, has 310 days left.
+        // The authority, which is valid for ten years, has 310 days left.
         assert!(!is_renewed(3_340 * DAY));
     }
 }

@@ -1,9 +1,9 @@
 //! Repair of corrupt plain files at the home of a volume from replicas at other sites.
 //!
-//! A file is corrupt if size, time and inode number are unchanged and its bytes differ, or if it cannot be read. It is
-//! not served from the moment it is known (`volume::FileVerdict`), and is fetched from a site that holds it as other
-//! remote content is (`backfill`): beside its place, compared with the digest, then in its place. A file with a visible
-//! change is its owner's new version, and is not repaired.
+//! A file is corrupt if size, time and inode number are unchanged and its bytes differ, or if it cannot be read.
+//! From its detection on it is not served (`volume::FileVerdict`), and it is fetched from a site that holds it as
+//! other remote content is (`backfill`): beside its place, compared with the digest, then moved into its place. A
+//! file with a visible change is its owner's new version, and is not repaired.
 
 use super::Site;
 use super::access::Access;
@@ -25,8 +25,8 @@ use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply};
 use std::collections::{HashMap, HashSet};
 
 impl Site {
-    /// Reads the plain files of a volume of this site at a place and below it, as whoever asks; with `repair` those that are
-    /// wrong are brought from other sites at once.
+    /// Verifies the plain files of a volume of this site at a place and below it, with the requester's permissions;
+    /// with `repair` corrupt ones are fetched from other sites at once.
     ///
     /// # Errors
     /// As those of a file system, and `CatalogueFailed`.
@@ -85,14 +85,14 @@ impl Site {
         Ok(tally)
     }
 
-    /// Which sites are asked for a file that the home does not have, for people.
+    /// The sites asked for a file that the home lacks, for display.
     fn asked_by_home(&self, name: &str, tree: &VolumeTree, found: &Found) -> Result<String, Error> {
         let wrote = site_of(tree, writer(&found.content)).ok();
         Ok(self.told_asked(&self.holders_in_order(name, tree, wrote.as_ref(), &found.path)?))
     }
 
-    /// Those of some files that no site says it holds. Where a site cannot be asked that is not known: then they are told only if
-    /// they were to be `fetched`.
+    /// The files among `away` that no site reports as held. If a site cannot be asked that is unknown: then they
+    /// are returned only if a fetch was attempted (`fetched`).
     fn at_no_site(
         &self,
         name: &str,
@@ -144,14 +144,14 @@ impl Site {
     }
 }
 
-/// Whether the home has the name of a file and not its content, as the catalogue knows it now.
+/// Whether the content of a file is remote, by the current catalogue.
 fn is_away(tree: &VolumeTree, found: &Found) -> Result<bool, Error> {
     let Some(node) = tree.node(found.id)? else { return Ok(false) };
     let is_same = matches!(&node.kind, Kind::File(content) if content.version == found.content.version);
     Ok(is_same && away_content(tree, found.id, &node)?.is_some())
 }
 
-/// What became of a file that was found wrong; with which sites were asked to have it repaired, if they were.
+/// The error for a corrupt file with the outcome; `asked` names the sites asked for a repair, if there was one.
 fn fate(error: &Error, held: Option<&HeldReplica>, version: u64, asked: Option<String>) -> Error {
     let is_expected = held.is_none_or(|held| held.expected(version).is_some());
     match asked {
@@ -164,7 +164,7 @@ fn fate(error: &Error, held: Option<&HeldReplica>, version: u64, asked: Option<S
     }
 }
 
-/// Reads a plain file of the home; gives what the volume is to be told of it, if it is not what the volume knows.
+/// Verifies a plain file of the home; also returns the new verdict for the volume, if there is one.
 pub(super) fn judge(
     tree: &VolumeTree,
     plain: &dyn Store,
@@ -199,7 +199,8 @@ pub(super) fn judge(
     }
 }
 
-/// Whether the plain file is another one than the catalogue knows: at the home that one is right, and the keeper finds it.
+/// Whether the plain file was changed by other means: at the home it is then the newer version, and the reconciler
+/// finds it.
 fn is_other(tree: &VolumeTree, plain: &dyn Store, found: &Found) -> Result<bool, Error> {
     let looked = dir_of(plain, &found.path).and_then(|(dir, name)| dir.entry(name, Detail::Basic));
     Ok(match (looked.map(|(entry, _)| entry.kind), tree.held(found.id)?) {

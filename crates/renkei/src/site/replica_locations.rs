@@ -1,7 +1,8 @@
-//! The locations of replicas: which sites hold files of a volume, as each site tells at the moment of the request.
+//! The locations of replicas: which sites hold files of a volume, as each site reports at the moment of the
+//! request.
 //!
-//! The home knows its followers, so it asks them; a follower asks the home. No list is kept that could be out of date.
-//! A site that does not answer within moments is reported as unknown, with the reason.
+//! The home knows its followers, so it asks them; a follower asks the home. No list is kept that could be out of
+//! date. A site that does not answer within seconds is reported as unknown, with the reason.
 
 use super::Site;
 use super::access::{Access, Proof};
@@ -20,13 +21,13 @@ use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long all sites together are waited for.
+/// Timeout for the answers of all sites together.
 const WITHIN: Duration = Duration::from_secs(5);
 
 type Holders = Vec<(SiteName, Result<Tally, Error>)>;
 
 impl Site {
-    /// Where the files at a place and below it are.
+    /// The locations of the files at a place and below it.
     ///
     /// # Errors
     /// `CatalogueFailed`, `PathNotFound`.
@@ -49,7 +50,7 @@ impl Site {
         Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others, kept })
     }
 
-    /// What the home says of other followers; nothing while it is away.
+    /// The other holders of files, as the home reports; empty if it is unreachable.
     fn other_holders(&self, facts: &VolumeConfig, path: &RelPath) -> Holders {
         let asked = || {
             let mut session = self.dialler(&self.snapshot())?.connect(&facts.home)?;
@@ -64,7 +65,7 @@ impl Site {
         })
     }
 
-    /// Asks those that follow a volume of this site, all but one, what they hold.
+    /// Asks the followers of a volume of this site, all but one, what they hold.
     pub(super) fn holders(
         self: &Arc<Self>,
         tree: &VolumeTree,
@@ -106,13 +107,13 @@ impl Site {
             }
         };
         asked().map_err(|error| match error.side.as_str() {
-            // Here the PoP is the client.
+            // In this conversation the PoP is the client.
             "client" => Error { side: self.name().to_string(), ..error },
             _ => error,
         })
     }
 
-    /// Tells another site that has a volume what this one holds of it.
+    /// Reports to another site with the volume what this site holds of it.
     pub(super) fn held_for_others(
         &self,
         proof: &Proof,
@@ -123,14 +124,14 @@ impl Site {
         Ok(count(&tree, path)?.1)
     }
 
-    /// The copy of a followed volume, for the PoPs of other sites that have it.
+    /// The copy of a followed volume, for the PoPs of its home and of other followers.
     pub(super) fn tree_for_others(&self, proof: &Proof, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
         let snapshot = self.snapshot();
         snapshot.volume_tree(of_sister(&snapshot, &proof.principal, id)?.id)
     }
 }
 
-/// A followed volume, for its home and others that follow it.
+/// A followed volume, if the principal is its home or another follower.
 fn of_sister<'s>(
     snapshot: &'s Snapshot,
     principal: &Principal,

@@ -32,21 +32,21 @@ use renkei_core::wire::volume::{AboutVolume, VolumeReply};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Files of one transfer of which the digest is compared with the catalogue's.
+/// Maximum files of one transfer whose digests are compared with the catalogue's.
 const MOST_CAME: usize = 1 << 20;
-/// Data streams at most; the sender decides.
+/// Maximum data streams; the sender decides.
 const MAX_STREAMS: u16 = 64;
 
-/// The digests of files that came from a site, by the hash of their paths; of more than [`MOST_CAME`] nothing is known.
+/// The digests of files received from a site, by the hash of their paths; at most [`MOST_CAME`].
 pub(super) struct Came {
     from: SiteName,
     digests: Mutex<HashMap<[u8; 16], [u8; 32]>>,
-    /// Those that it noted before, of files of which the catalogue has none.
+    /// The digests that the source recorded, for files without one in the catalogue.
     noted: Mutex<HashMap<[u8; 16], [u8; 32]>>,
 }
 
 impl Came {
-    /// Nothing came yet.
+    /// An empty set.
     pub(super) fn of(from: &SiteName) -> Arc<Self> {
         Arc::new(Came { from: from.clone(), digests: Mutex::default(), noted: Mutex::default() })
     }
@@ -55,12 +55,12 @@ impl Came {
         self.digests.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether nothing came.
+    /// Whether nothing was received.
     pub(super) fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Who hears of them.
+    /// The callback that records digests.
     fn on_digest(self: &Arc<Self>) -> OnDigest {
         let came = self.clone();
         Arc::new(move |path, digest| {
@@ -71,7 +71,7 @@ impl Came {
         })
     }
 
-    /// What came as a path, if it is what the catalogue names.
+    /// The digest of a received file, if known, after a comparison with the catalogue's or the source's.
     ///
     /// # Errors
     /// `DigestMismatch`.
@@ -94,40 +94,40 @@ impl Came {
 
 /// A transfer of a volume's files to this site.
 pub(super) struct Pull<'a> {
-    /// The site that sends.
+    /// The source site.
     pub(super) from: &'a SiteName,
     /// The volume.
     pub(super) name: &'a str,
-    /// Its number.
+    /// The volume's id.
     pub(super) id: VolumeId,
-    /// The key by which it is resumed.
+    /// The job key, by which it is resumed.
     pub(super) job: u64,
-    /// Where it goes.
+    /// The destination.
     pub(super) to: Place,
-    /// What is shown of it while it runs.
+    /// Its description while it runs.
     pub(super) shown: String,
-    /// Whether it descends.
+    /// Whether it is recursive.
     pub(super) recursive: bool,
 }
 
-/// What is wanted of a followed volume.
+/// The missing files of a followed volume.
 pub(super) enum Lacking {
-    /// Each of these files.
+    /// These files.
     Files(Vec<RelPath>),
-    /// What is missing of a folder.
+    /// The missing files of a folder.
     Below(RelPath),
 }
 
-/// How a transfer is watched and stopped.
+/// The progress and the stop handle of a transfer.
 pub(super) type How<'h> = (&'h Watch, &'h Stop);
 
 impl Site {
-    /// Has sites send what is missing of a followed volume, one after the other until nothing is. `adopt` takes what came and
-    /// tells what is missing then.
+    /// Pulls the missing files of a followed volume, from one site after the other until none is missing. `adopt`
+    /// takes the received files and returns what is still missing.
     ///
     /// # Errors
-    /// `Cancelled`, those of `adopt`, and why sites could not be asked if something is missing in the end and the home was
-    /// not heard.
+    /// `Cancelled`, those of `adopt`, and, if files are missing in the end and the home did not answer, why sites
+    /// could not be asked.
     pub(super) fn pull_from_any(
         &self,
         access: &Access,
@@ -143,7 +143,7 @@ impl Site {
             let known = from == copy.facts.home
                 || matches!(lacking, Lacking::Files(_))
                 || fellows.iter().any(|fellow| fellow.site == from && fellow.has(path));
-            // A folder's files would be refused one by one.
+            // A site without the folder would refuse its files one by one.
             if !known && !self.holds_any(copy, &from, path, &mut tried) {
                 continue;
             }
@@ -168,12 +168,12 @@ impl Site {
                 Some(left) => lacking = left,
             }
         }
-        // What the home does not give though it was asked is told file by file.
+        // Files that the home was asked for and did not send are reported one by one.
         if is_told { Ok(()) } else { Err(tried.into_error(&format!("/{}/{path}", copy.name))) }
     }
 
-    /// Asks a site which digests it noted of files that came from it: its disk may give other bytes than it took, and the
-    /// catalogue does not have all digests.
+    /// Asks a site for the digests it recorded of files received from it: its disk may return other bytes than were
+    /// written, and the catalogue does not have all digests.
     fn ask_digests(&self, copy: &Copy, from: &SiteName, lacking: &Lacking, came: &Came) -> Result<(), Error> {
         let (mut paths, mut versions) = (Vec::new(), Vec::new());
         let mut add = |path: &RelPath, id, content: &Content| {
@@ -214,7 +214,7 @@ impl Site {
         Ok(())
     }
 
-    /// Whether another site that follows holds something at a path and below it.
+    /// Whether another follower holds any file at a path and below it.
     fn holds_any(&self, copy: &Copy, from: &SiteName, path: &RelPath, tried: &mut Tried) -> bool {
         let held = || {
             let mut session = self.dialler(&self.snapshot())?.connect(from)?;
@@ -231,7 +231,7 @@ impl Site {
         })
     }
 
-    /// Has a site send what it has and is not here.
+    /// Pulls from a site the files it has and this site lacks.
     fn pull(
         &self,
         access: &Access,
@@ -246,7 +246,7 @@ impl Site {
             Lacking::Below(path) => (std::slice::from_ref(path), true),
         };
         let to = Place { storage: copy.facts.storage.clone(), path: copy.facts.place()? };
-        // One at a time, and the next goes on where one stopped.
+        // One at a time; with the same job key the next one resumes an interrupted one.
         let job = u64::from_le_bytes(*copy.facts.id.first_chunk().expect("16 bytes are more than 8"));
         let (name, shown) = (copy.name.as_str(), format!("replicas of /{}", copy.name));
         let pull = Pull { from, name, id: copy.facts.id, job, to, shown, recursive };
@@ -256,7 +256,7 @@ impl Site {
         let on_digest = Some(came.on_digest());
         self.pull_into(access, &copy.account, &pull, (base, on_digest), sources.collect(), how)
     }
-    /// Has a site send what it has of a volume and is not in a directory yet.
+    /// Pulls files of a volume from a site into a directory that lacks them.
     pub(super) fn pull_into(
         &self,
         access: &Access,
@@ -308,7 +308,7 @@ impl Site {
         ended.map(drop)
     }
 
-    /// What is shown of a pull while it runs; it ends when the volume is followed no more.
+    /// The entry of a pull in the list of active transfers; it ends when the volume is no longer followed.
     fn listed_pull(
         &self,
         access: &Access,

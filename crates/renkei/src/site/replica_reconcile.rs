@@ -2,8 +2,8 @@
 //! administrator (`hold`) and those assigned by the home's policies, as far as the site accepts them, are treated
 //! alike.
 //!
-//! One thread a volume pulls missing files, for as long as there are any; a changed setting stops it at once. The
-//! result is told to the home with the next request, and shown in the volume's status.
+//! One thread for each volume pulls missing files as long as there are any; a changed setting stops it at once. The
+//! result is reported to the home with the next request, and shown in the volume's status.
 
 use super::Site;
 use super::active_transfers::stop_soon;
@@ -25,25 +25,26 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Pause before what could not be brought is tried again.
+/// Pause before a failed pull is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// How often it is looked whether it is one's turn.
+/// Poll interval of a waiting transfer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Looking through all folders takes one part in so many of the time; between two looks what records touch is looked at.
+/// A full check of all folders may take 1/20 of the time; between two of them only files touched by records are
+/// checked.
 const LOOK_SHARE: u32 = 20;
-/// How often the home is told and asked though nothing changed.
+/// Interval of requests to the home when nothing changed.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
-/// What is held in the background, of all volumes that are followed.
+/// State of the reconciliation of all followed volumes.
 #[derive(Default)]
 pub(crate) struct ReplicaReconciler {
     volumes: Mutex<HashMap<VolumeId, State>>,
-    /// Volumes of which something is being brought: one transfer at a time.
+    /// Volumes with a transfer under way: one at a time.
     busy: Mutex<HashSet<VolumeId>>,
     freed: Condvar,
 }
 
-/// The turn of one transfer.
+/// The turn of one transfer, given back on drop.
 pub(super) struct Turn<'h> {
     holding: &'h ReplicaReconciler,
     id: VolumeId,
@@ -56,26 +57,26 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// How it stands with one volume.
+/// The state of one volume.
 #[derive(Default)]
 struct State {
     duties: Duties,
     asked: Option<Instant>,
-    /// Whether there is something that the home was not told.
+    /// Whether there are unreported changes for the home.
     has_news: bool,
-    /// Up to which record all is held, of which folders.
+    /// The record up to which everything is held, and the folders this is true of.
     done: Option<(u64, Vec<RelPath>)>,
-    /// What changed since.
+    /// Changes since that record.
     touched: DirtySet,
-    /// When all was looked through last, how long that took, and up to which record it told the numbers of files.
+    /// The last full check: when, its duration, and the record up to which it counted files.
     looked: Option<(Instant, Duration, u64)>,
     held: BTreeMap<RelPath, Held>,
     run: Option<Run>,
-    /// What failed is not tried again before.
+    /// No retry before this moment.
     again: Option<Instant>,
 }
 
-/// What is being brought.
+/// A running reconciliation.
 struct Run {
     folders: Vec<RelPath>,
     stop: Stop,
@@ -99,7 +100,7 @@ impl ReplicaReconciler {
         self.busy.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Waits until nothing else is brought of a volume. What runs in the background gives way to whoever else asks.
+    /// Waits until no other transfer of a volume is under way. A background transfer yields to any other request.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -128,32 +129,32 @@ impl ReplicaReconciler {
         change(self.lock().entry(*id).or_default())
     }
 
-    /// Takes what records changed that the copy has.
+    /// Adds the changes of applied records to the dirty set.
     pub(super) fn touch(&self, id: &VolumeId, records: &[Record]) {
         self.change(id, |state| state.touched.note(records));
     }
 
-    /// The whole tree may be another one.
+    /// Marks the whole tree as changed.
     pub(super) fn touch_all(&self, id: &VolumeId) {
         self.change(id, |state| state.touched.all = true);
     }
 
-    /// What the home said last that this site shall do.
+    /// The last duties received from the home.
     pub(super) fn duties(&self, id: &VolumeId) -> Duties {
         self.lock().get(id).map(|state| state.duties.clone()).unwrap_or_default()
     }
 
-    /// Something that is to be held was found wrong: it is looked at anew.
+    /// Forces a new check: a file that must be held was found corrupt.
     pub(super) fn look_again(&self, id: &VolumeId) {
         self.change(id, |state| (state.done, state.again) = (None, None));
     }
 
-    /// Whether the home should hear of this site soon.
+    /// Whether the home should receive a report soon.
     pub(super) fn has_news(&self, id: &VolumeId) -> bool {
         self.change(id, |state| state.has_news || state.run.is_some())
     }
 
-    /// A transfer begins that brings so much of a folder.
+    /// Records the start of a transfer of the missing files of a folder.
     pub(super) fn begins(&self, id: &VolumeId, found: Held, watch: &Watch) {
         self.change(id, |state| {
             let (files, bytes) = (found.missing_files, found.missing_bytes);
@@ -164,7 +165,7 @@ impl ReplicaReconciler {
         });
     }
 
-    /// A transfer begins that brings some files of a folder of which all others are held.
+    /// Records the start of a transfer of some files of a folder of which all others are held.
     fn begins_some(&self, id: &VolumeId, found: &Held, watch: &Watch) {
         self.change(id, |state| {
             let (files, bytes) = (found.missing_files, found.missing_bytes);
@@ -178,12 +179,12 @@ impl ReplicaReconciler {
         });
     }
 
-    /// A folder was looked through.
+    /// Records a full check of a folder.
     fn note(&self, id: &VolumeId, found: Held) {
         self.change(id, |state| state.note(found));
     }
 
-    /// What is shown of it.
+    /// The state as it is shown.
     pub(super) fn shown(&self, id: &VolumeId, facts: &VolumeConfig) -> Holds {
         let volumes = self.lock();
         let Some(state) = volumes.get(id) else { return Holds::default() };
@@ -209,18 +210,18 @@ impl ReplicaReconciler {
     }
 }
 
-/// What is to be looked at.
+/// The extent of the next check.
 enum Look {
-    /// Nothing.
+    /// No files.
     Nothing,
-    /// These files.
+    /// Only these files.
     At(BTreeSet<NodeId>),
-    /// All in the folders.
+    /// All files of the folders.
     Through,
 }
 
 impl State {
-    /// What is to be looked at so that all in some folders is held.
+    /// The next check that ensures that all files of some folders are held.
     fn next_look(&mut self, folders: &[RelPath]) -> Look {
         let is_same = self.done.as_ref().is_some_and(|(_, of)| of == folders);
         let is_due = self.looked.is_none_or(|(at, took, _)| at.elapsed() >= took * LOOK_SHARE);
@@ -237,7 +238,7 @@ impl State {
         Look::Nothing
     }
 
-    /// All is held up to a record.
+    /// Records that everything is held up to a record.
     fn advance(&mut self, seq: u64) {
         let Some((upto, _)) = &mut self.done else { return };
         let is_news = *upto < seq || self.held.values().any(|held| held.missing_files > 0);
@@ -249,7 +250,7 @@ impl State {
         self.has_news |= is_news;
     }
 
-    /// It could not be done: all is looked through the next time.
+    /// Records a failure: the next check is a full one.
     fn on_failed(&mut self, name: &str, error: &Error) {
         self.done = None;
         if error.code == Code::Cancelled {
@@ -270,7 +271,7 @@ fn is_paused(state: &State, facts: &VolumeConfig) -> bool {
     facts.care.is_paused || (state.duties.is_paused && facts.hold.is_empty())
 }
 
-/// What the home wants held, if this site takes it.
+/// The folders assigned by the home, if this site accepts them.
 fn duties_taken(state: &State, facts: &VolumeConfig) -> Vec<RelPath> {
     let takes = !facts.storage.is_empty() && !facts.care.refuses_policy && !state.duties.is_paused;
     if takes { state.duties.folders.clone() } else { Vec::new() }
@@ -280,7 +281,7 @@ fn kept(facts: &VolumeConfig) -> Vec<RelPath> {
     facts.hold.iter().filter_map(|folder| RelPath::parse(folder.as_bytes()).ok()).collect()
 }
 
-/// The folders that shall be held now, none of them below another.
+/// The folders to hold now, without those below another one.
 fn wanted(state: &State, facts: &VolumeConfig) -> Vec<RelPath> {
     if facts.care.is_paused || facts.storage.is_empty() {
         return Vec::new();
@@ -294,8 +295,8 @@ fn wanted(state: &State, facts: &VolumeConfig) -> Vec<RelPath> {
 }
 
 impl Site {
-    /// Asks the home what shall be held here, and tells it what is, if it is time to or `is_idle` says that the home had
-    /// nothing else.
+    /// Exchanges the report of this site for its duties at the home, if that is due or `is_idle` says that the home
+    /// had nothing else.
     pub(super) fn ask_duties(
         self: &Arc<Self>,
         session: &mut Session,
@@ -346,10 +347,10 @@ impl Site {
         Offer { accepts, free_bytes, keeps: kept(facts), held, claim: None }
     }
 
-    /// Has what shall be held brought here, beside following, unless nothing changed since that was done; stops what shall
-    /// not be brought any more.
+    /// Starts the reconciliation of the folders to hold, beside the log shipping, unless nothing changed since the
+    /// last one; stops a running one whose folders changed.
     pub(super) fn hold_what_shall_be(self: &Arc<Self>, name: &str, id: &VolumeId) {
-        // What is to be held may have changed since the volume was opened.
+        // The folders to hold may have changed since the volume was opened.
         let snapshot = self.snapshot();
         let Some(facts) = snapshot.volumes.get(name).filter(|now| now.id == *id) else { return };
         let begun = self.holding.change(id, |state| {
@@ -362,7 +363,7 @@ impl Site {
                 return None;
             }
             state.held.retain(|folder, _| folders.contains(folder));
-            // What was let go is not there when it is wanted again.
+            // Evicted files have to be pulled again once the folder is wanted again.
             state.done.take_if(|(_, of)| *of != folders);
             if folders.is_empty() || state.again.is_some_and(|again| Instant::now() < again) {
                 return None;
@@ -392,7 +393,7 @@ impl Site {
         }
     }
 
-    /// Looks at what records touched, and brings what is missing of that.
+    /// Checks files touched by records, and pulls the missing ones.
     fn hold_touched(
         &self,
         name: &str,
@@ -440,7 +441,7 @@ impl Site {
         });
     }
 
-    /// Brings what is missing of a folder, and notes how far that came; whether all is there.
+    /// Pulls the missing files of a folder and records the result; whether all of them are held.
     fn hold_folder(
         &self,
         name: &str,
@@ -452,7 +453,7 @@ impl Site {
         let begin = |found: Held, watch: &Watch| self.holding.begins(&facts.id, Held { seq, ..found }, watch);
         let found = match self.hold_in_background(name, facts, folder, &begin, stop) {
             Ok(found) => found,
-            // The folder is not there yet, or not any more: nothing is missing.
+            // The folder does not exist yet, or no longer: nothing is missing.
             Err(error) if error.code == Code::PathNotFound => Held::nothing(folder.clone()),
             Err(error) => {
                 self.holding.change(&facts.id, |state| {
@@ -479,7 +480,7 @@ mod tests {
         let (mut state, all) = (State::default(), [RelPath::root()]);
         assert!(matches!(state.next_look(&all), Look::Through), "nothing is known yet");
         state.done = Some((3, all.to_vec()));
-        // A look took a minute: the next one is due in twenty.
+        // A full check took a minute: the next one is due in twenty.
         state.looked = Some((Instant::now(), Duration::from_secs(60), 3));
         state.note(Held { seq: 3, files: 7, ..Held::nothing(RelPath::root()) });
         assert!(matches!(state.next_look(&all), Look::Nothing));
@@ -489,7 +490,7 @@ mod tests {
         state.advance(5);
         let held = &state.held[&RelPath::root()];
         assert_eq!((state.done.as_ref().map(|(upto, _)| *upto), held.seq, held.files), (Some(5), 5, 7));
-        // A record that touches no file is passed over; a directory that moved is not.
+        // A record that touches no file is skipped; a renamed directory is not.
         state.touched.upto = 6;
         assert!(matches!(state.next_look(&all), Look::Nothing));
         assert_eq!(state.held[&RelPath::root()].seq, 6);

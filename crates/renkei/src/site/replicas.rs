@@ -1,8 +1,8 @@
 //! Replicas: the plain files of followed volumes that this site holds.
 //!
-//! They come by transfers from the home or from another site that holds them (`replica_pull`). Then they are compared with the
-//! catalogue, and those count as held that are what it names. Guarantee: a replica that is not held is never given
-//! out, and one that was found to be wrong is not held. Giving them up is in `eviction`.
+//! Replicas arrive by transfers from the home or from another site that holds them (`replica_pull`). Then they are
+//! compared with the catalogue, and those that match its versions count as held. Guarantee: a replica that is not
+//! held is never served, and one found corrupt is not held. Eviction is in `eviction`.
 
 use super::Site;
 use super::access::Access;
@@ -30,16 +30,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Names read from the catalogue, and files noted in it, at once.
+/// Page size of catalogue reads and batch size of updates.
 const PAGE: usize = 1000;
-/// Files that one transfer names each; where more are missing it goes through their folder.
+/// Maximum files that one transfer lists by name; beyond it the transfer walks their folder.
 const MAX_NAMED: usize = 1000;
-/// How often what changed meanwhile is brought within one request.
+/// Maximum rounds of one request that fetch files changed meanwhile.
 const ROUNDS: u32 = 3;
-/// How long what was made here may be on its way to the home, and how often that is looked at.
+/// Timeout for a local change to reach the home, and the poll interval.
 const SENT_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Failures that are listed.
+/// Maximum listed failures.
 const MAX_LISTED: usize = 100;
 
 /// A followed volume, opened for its replicas.
@@ -59,17 +59,17 @@ pub(super) struct Found {
 }
 
 impl Site {
-    /// Holds replicas of the files at a place and below it.
+    /// Pulls replicas of the files at a place and below it.
     ///
     /// # Errors
-    /// What the home says, and those of a transfer; `NotAllowed` where nothing is held.
+    /// Those of the home and of a transfer; `NotAllowed` for guests, and without a storage for replicas.
     pub fn replicate(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Tally, Error> {
         let copy = self.copy(access, place)?;
         self.hold_below(access, &copy, &place.path, &|_, _| (), stop).map(|(_, tally)| tally)
     }
 
-    /// Holds replicas of all files at a path and below it, without anybody who asks for it; `begin` hears what is
-    /// missing when it is about to be brought.
+    /// Pulls replicas of all files at a path and below it, on behalf of the PoP itself; `begin` is called with the
+    /// missing files when their transfer is about to begin.
     ///
     /// # Errors
     /// As [`Site::replicate`].
@@ -85,7 +85,8 @@ impl Site {
         self.hold_below(&access, &copy, path, begin, stop).map(|(found, _)| found)
     }
 
-    /// Holds replicas of those of some files that lie in a folder, with nobody asking; gives how many are still missing.
+    /// Pulls replicas of those of some files that lie in a folder, on behalf of the PoP itself; returns how many
+    /// are still missing.
     ///
     /// # Errors
     /// As [`Site::replicate`].
@@ -108,7 +109,7 @@ impl Site {
         self.mend(&access, &copy, folder, &files, (&watch, stop)).map(|left| left.len())
     }
 
-    /// A followed volume, opened by the PoP itself.
+    /// Opens a followed volume on behalf of the PoP itself.
     pub(super) fn own_copy(&self, name: &str, facts: &VolumeConfig) -> Result<(Access, Copy), Error> {
         let (snapshot, account) = (self.snapshot(), Account::lookup_to_lend(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
@@ -117,7 +118,7 @@ impl Site {
         Ok((access, copy))
     }
 
-    /// Brings what is missing; again, if the volume went on meanwhile.
+    /// Pulls missing files, in several rounds if the volume changes meanwhile.
     fn hold_below(
         &self,
         access: &Access,
@@ -164,8 +165,8 @@ impl Site {
         Ok((Holding { missing_files: tally.failed, missing_bytes, trouble, ..found }, tally))
     }
 
-    /// Reads the plain files at a place and below it that this site holds, and compares them with their digests; of those
-    /// that had none the digest is kept now. What is wrong is not given out any more.
+    /// Reads the plain files at a place and below it that this site holds, and compares them with their digests;
+    /// where no digest was known it is stored now. Corrupt files are no longer served.
     ///
     /// # Errors
     /// As [`Site::evict`]; with `repair` as [`Site::replicate`].
@@ -188,7 +189,7 @@ impl Site {
                 |found| check(&*plain, found),
                 |found, known| {
                     if only_here.contains(&found.id) && is_there(&plain, &found.path) {
-                        // Better a file that somebody touched than none.
+                        // A modified only copy is better than none.
                         return Ok(());
                     }
                     give_up(&*plain, &tree, found, known)?;
@@ -200,7 +201,7 @@ impl Site {
         })?;
         let left = match repair {
             true => self.mend(access, &copy, &RelPath::root(), &wrong, (&Watch::default(), stop)),
-            // What shall be held comes by itself.
+            // Pinned folders are reconciled in the background anyway.
             false => Ok(wrong.iter().map(|(path, _)| path.clone()).collect()),
         };
         self.holding.touch_all(&facts.id);
@@ -212,7 +213,7 @@ impl Site {
         }))
     }
 
-    /// Brings files anew that verifying found wrong, with nobody asking.
+    /// Fetches files again that the scrub found corrupt, on behalf of the PoP itself.
     ///
     /// # Errors
     /// As [`Site::replicate`].
@@ -230,7 +231,7 @@ impl Site {
         Ok(())
     }
 
-    /// Holds wrong files no more that were written here, as far as the home has them.
+    /// Gives up corrupt replicas that were written here, if the home has their content.
     fn give_up_own(&self, copy: &Copy, wrong: &[Wrong]) -> Result<(), Error> {
         let (plain, tree) = (copy.plain()?, copy.contents.tree.clone());
         let (mut own, mut versions) = (Vec::new(), Vec::new());
@@ -252,7 +253,7 @@ impl Site {
         })
     }
 
-    /// Brings files that are named each, many in one transfer; those that are not here then are given back.
+    /// Pulls files by name, many in one transfer; returns those that are still missing.
     fn mend(
         &self,
         access: &Access,
@@ -276,7 +277,7 @@ impl Site {
         Ok(all_left)
     }
 
-    /// The volume that a place lies in, if replicas of it are held here.
+    /// Opens the volume of a place, if this site holds replicas of it.
     pub(super) fn copy(&self, access: &Access, place: &Place) -> Result<Copy, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
@@ -298,7 +299,7 @@ impl Site {
     }
 }
 
-/// The plain files of a volume whose home is here.
+/// The plain files of a volume of this site.
 pub(super) fn plain_of_home(snapshot: &Snapshot, facts: &VolumeConfig) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(snapshot.storage(&facts.storage)?.local()?.below(&facts.place()?)?))
 }
@@ -321,7 +322,7 @@ impl Copy {
         self.contents.plain.clone().ok_or_else(none)
     }
 
-    /// Does some work as the account whose files the replicas are.
+    /// Runs work as the account that owns the replicas.
     pub(super) fn run<T: Send + 'static>(
         &self,
         name: &str,
@@ -330,7 +331,7 @@ impl Copy {
         self.account.spawn(name, work)?.join().expect("a panic aborts the process")
     }
 
-    /// Opens the directory of the replicas, and makes those above some paths.
+    /// Opens the directory of the replicas and creates the parent directories of some paths.
     pub(super) fn make_base(&self, paths: &[RelPath]) -> Result<Arc<dyn Dir>, Error> {
         let (plain, pending) = (self.plain()?, self.contents.pending.clone());
         let above: BTreeSet<RelPath> = paths.iter().filter_map(RelPath::parent).collect();
@@ -343,7 +344,8 @@ impl Copy {
     }
 }
 
-/// Those of some files that lie in a folder and are not held, with the digests that they should have if a wrong one was here.
+/// The files among `ids` that lie in a folder and are not held, with their expected digests where a replica was
+/// found corrupt.
 fn lacking_of(
     pending: &Outbox,
     folder: &RelPath,
@@ -368,18 +370,18 @@ fn lacking_of(
     Ok((found, files))
 }
 
-/// Files that are wanted by name.
+/// A request for files by name.
 fn named(wrong: &[Wrong]) -> Lacking {
     Lacking::Files(wrong.iter().map(|(path, _)| path.clone()).collect())
 }
 
-/// What is missing at a path and below it: the files, unless they are too many to name each.
+/// The missing files at a path and below it: listed by name, unless they are too many.
 fn missing(tree: &VolumeTree, pending: &Outbox, path: &RelPath) -> Result<(Holding, Lacking), Error> {
     let (mut paths, mut found) = (Vec::new(), Holding::nothing(path.clone()));
     each_held(tree, path, &mut |file, is_held| {
         found.files += 1;
         found.bytes = found.bytes.saturating_add(file.content.size);
-        // What was written here and not handed in yet is newer.
+        // Content written here and not yet pushed to the home is newer.
         if !is_held && !pending.is_unsent(file.id) {
             found.missing_files += 1;
             found.missing_bytes = found.missing_bytes.saturating_add(file.content.size);
@@ -392,7 +394,7 @@ fn missing(tree: &VolumeTree, pending: &Outbox, path: &RelPath) -> Result<(Holdi
     Ok((found, lacking))
 }
 
-/// All files at a path and below it, and those of them that are held.
+/// Counts all files at a path and below it, and the held ones.
 pub(super) fn count(tree: &VolumeTree, path: &RelPath) -> Result<(Tally, Tally), Error> {
     let (mut all, mut held) = (Tally::default(), Tally::default());
     each_held(tree, path, &mut |found, is_held| {
@@ -404,7 +406,7 @@ pub(super) fn count(tree: &VolumeTree, path: &RelPath) -> Result<(Tally, Tally),
     Ok((all, held))
 }
 
-/// Notes which plain files at a path and below it are what the catalogue names; those that are held stay as they are.
+/// Marks as held the plain files at a path and below it that match the catalogue; held ones stay as they are.
 fn adopt_all(
     plain: &LocalStore,
     tree: &VolumeTree,
@@ -443,8 +445,8 @@ fn adopt_all(
     Ok(tally)
 }
 
-/// Notes which of these plain files are what the catalogue names; gives those back that are not. Where a digest is known
-/// the file is read: what came anew may be as wrong as what was there.
+/// Marks as held those of some plain files that match the catalogue and returns the others. Where a digest is known
+/// the file is read: a fetched replica may be as corrupt as the one before.
 fn adopt_each(
     plain: &LocalStore,
     tree: &VolumeTree,
@@ -459,7 +461,7 @@ fn adopt_each(
                 Kind::File(content) => Found { id, path: path.clone(), content, node },
                 _ => continue,
             },
-            // It is gone from the volume meanwhile.
+            // It was removed from the volume meanwhile.
             Err(error) if error.code == Code::PathNotFound => continue,
             Err(error) => return Err(error),
         };
@@ -480,15 +482,15 @@ fn adopt_each(
     Ok(left)
 }
 
-/// Removes a file that came with other bytes than it should have: the next transfer would take it for what is there already.
+/// Removes a file that arrived corrupt: the next transfer would take it for unchanged.
 fn drop_if_wrong(plain: &LocalStore, path: &RelPath, error: &Error) {
     if error.code == Code::DigestMismatch {
         let _ = dir_of(plain, path).and_then(|(dir, name)| dir.remove_file(name));
     }
 }
 
-/// A plain file with the digest that it should have, if it has. One that was there already is read: that it has the size and the
-/// time of the version tells nothing of its bytes.
+/// Checks a plain file against its expected digest, if one is known. A file that was there already is read:
+/// matching size and mtime tell nothing of its bytes.
 fn with_digest(
     plain: &LocalStore,
     found: &Found,
@@ -509,7 +511,7 @@ fn with_digest(
     Ok(HeldReplica { digest: Some(digest), ..held })
 }
 
-/// A plain file with other bytes than it should have; of what was received just now the digest is known.
+/// The error for a plain file that differs from its digest; `was_received` says that the transfer computed it.
 fn not_as_known(path: &RelPath, was_received: bool) -> Error {
     let cause = match was_received {
         true => "the received data differs from the file's digest: the replica at the source is corrupt too",
@@ -520,11 +522,11 @@ fn not_as_known(path: &RelPath, was_received: bool) -> Error {
     Error::new(Code::DigestMismatch, "repair", path, cause)
 }
 
-/// Adds up.
+/// Counters of files and failures.
 pub(super) trait Counts {
-    /// One more file.
+    /// Counts a file.
     fn count(&mut self, found: &Found);
-    /// One for which it was not done.
+    /// Counts a failure.
     fn fail(&mut self, path: &RelPath, error: Error);
 }
 
@@ -542,15 +544,15 @@ impl Counts for Tally {
     }
 }
 
-/// The node at a path, as the home knows it.
+/// The node at a path, as the home's records have it.
 pub(super) fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
     tree.at(path)?.ok_or_else(|| Error::new(Code::PathNotFound, "look up", path, ""))
 }
 
-/// Waits for what was made here to come to the home: before, no other site can know of it.
+/// Waits until a local change has reached the home: before, no other site can know of it.
 ///
 /// # Errors
-/// `Stalled` if it does not; `CatalogueFailed`.
+/// `Stalled` on timeout; `CatalogueFailed`.
 pub(super) fn await_sent(contents: &Contents, path: &RelPath) -> Result<(), Error> {
     let Contents { tree, pending, .. } = contents;
     let until = Instant::now() + SENT_WITHIN;
@@ -564,7 +566,7 @@ pub(super) fn await_sent(contents: &Contents, path: &RelPath) -> Result<(), Erro
     Ok(())
 }
 
-/// Hands on all files at a path and below it.
+/// Calls `work` for all files at a path and below it.
 pub(super) fn each_file(
     tree: &VolumeTree,
     path: &RelPath,
@@ -573,7 +575,7 @@ pub(super) fn each_file(
     each_page(tree, path, &mut |page| page.into_iter().try_for_each(&mut *work))
 }
 
-/// The same, with whether the version of now was held when it was read.
+/// The same, with whether the current version is held.
 fn each_held(tree: &VolumeTree, path: &RelPath, work: &mut dyn FnMut(Found, bool)) -> Result<(), Error> {
     each_page(tree, path, &mut |page| {
         if page.is_empty() {
@@ -588,7 +590,7 @@ fn each_held(tree: &VolumeTree, path: &RelPath, work: &mut dyn FnMut(Found, bool
     })
 }
 
-/// Hands on the files at a path and below it, as many at a time as are read from the catalogue.
+/// Calls `work` for the files at a path and below it, page by page.
 pub(super) fn each_page(
     tree: &VolumeTree,
     path: &RelPath,
@@ -599,7 +601,7 @@ pub(super) fn each_page(
         return work(vec![Found { id, path: path.clone(), content, node }]);
     }
     let mut dirs = vec![(id, path.clone())];
-    // What a home says of directories may be a circle.
+    // The directories of a home's records may form a cycle.
     let mut seen = HashSet::from([id]);
     while let Some((dir, above)) = dirs.pop() {
         let mut last = None;
@@ -608,7 +610,7 @@ pub(super) fn each_page(
             let is_last = page.len() < PAGE;
             let mut files = Vec::new();
             for (name, id, node) in page {
-                // What is longer than a path is nowhere.
+                // A path beyond the maximum length is unreachable.
                 let Ok(path) = above.child(&name.0) else {
                     last = Some(name);
                     continue;
@@ -630,16 +632,17 @@ pub(super) fn each_page(
     Ok(())
 }
 
-/// What became of files that verifying found wrong.
+/// Outcome of the repair of corrupt files.
 struct Fates {
-    /// Those that are given out no more.
+    /// Corrupt files, no longer served.
     wrong: BTreeSet<RelPath>,
-    /// Those of them that are not here anew.
+    /// Those that could not be fetched again.
     left: BTreeSet<RelPath>,
 }
 
 impl Fates {
-    /// What verifying found, with what became of it; `asked` tells which sites were asked for a file.
+    /// The tally of a check with the outcome added to each failure; `asked` names the sites that were asked for a
+    /// file.
     fn told(&self, mut tally: Tally, repair: bool, asked: impl Fn(&RelPath) -> String) -> Tally {
         for failure in &mut tally.failures {
             let (path, error) = (&failure.path, &failure.error);
@@ -654,7 +657,7 @@ impl Fates {
     }
 }
 
-/// What verifying found of a file that no site gives.
+/// The error for a corrupt file that no site can serve.
 pub(super) fn lost(error: &Error, became: &str) -> Error {
     match found_wrong(error, became) {
         error if error.code == Code::ReplicaWrong => Error { code: Code::ContentLost, ..error },
@@ -662,7 +665,7 @@ pub(super) fn lost(error: &Error, became: &str) -> Error {
     }
 }
 
-/// What verifying found of a file of this site, for whoever asked.
+/// The error for a corrupt file of this site, with the outcome.
 pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
     let code = match error.code {
         Code::DigestMismatch | Code::PathNotFound | Code::NotADirectory => Code::ReplicaWrong,
@@ -675,7 +678,7 @@ pub(super) fn found_wrong(error: &Error, became: &str) -> Error {
     Error { code, cause: format!("{what}; {became}"), ..error.clone() }
 }
 
-/// What is known of a plain file that is the version which the catalogue names.
+/// The held state of a plain file that matches the version in the catalogue.
 fn adopt(
     plain: &LocalStore,
     found: &Found,
@@ -699,7 +702,8 @@ fn adopt(
     }
 }
 
-/// Verifies what is held at a path and below it: `check` reads a file and tells its digest, `on_wrong` does away with one.
+/// Verifies the held files at a path and below it: `check` reads a file and returns its digest, `on_wrong` gives up
+/// a corrupt one.
 fn verify_below(
     tree: &VolumeTree,
     path: &RelPath,
@@ -729,20 +733,20 @@ fn verify_below(
     Ok(tally)
 }
 
-/// What reading a plain file told.
+/// The verdict on a plain file.
 pub(super) enum Verdict {
-    /// This site does not hold the version of now.
+    /// This site does not hold the current version.
     NotHeld,
-    /// It has the digest that it should have.
+    /// It has the expected digest.
     Good,
-    /// It has not, or cannot be read; with the digest that it should have, if that is known.
+    /// It differs or cannot be read; with the expected digest, if that is known.
     Wrong(Error, Option<[u8; 32]>),
 }
 
-/// A file that was found wrong, with the digest that it should have.
+/// A corrupt file, with the expected digest.
 pub(super) type Wrong = (RelPath, Option<[u8; 32]>);
 
-/// Verifies one file. A digest that was not known is kept from here on.
+/// Verifies one file. If no digest was known, the computed one is stored.
 pub(super) fn verify_one(
     tree: &VolumeTree,
     found: &Found,
@@ -756,7 +760,7 @@ pub(super) fn verify_one(
         Ok((digest, stamp)) if known.is_none_or(|known| known == digest) => {
             let now = HeldReplica { digest: Some(digest), stamp, ..held.clone() };
             if now != held {
-                // Not if it was written anew meanwhile.
+                // Compare and swap: not if it was rewritten meanwhile.
                 tree.replace_held(found.id, &held, Some(&now))?;
             }
             return Ok(Verdict::Good);
@@ -769,7 +773,7 @@ pub(super) fn verify_one(
         Err(error) => error,
     };
     if tree.held(found.id)? != Some(held.clone()) {
-        // It was written anew, or went, while it was read.
+        // It was rewritten or removed while it was read.
         return Ok(Verdict::NotHeld);
     }
     tracing::warn!(path = %found.path, "a plain file of a volume is corrupt");
@@ -781,8 +785,8 @@ fn is_there(plain: &LocalStore, path: &RelPath) -> bool {
     !looked.is_err_and(|error| matches!(error.code, Code::PathNotFound | Code::NotADirectory))
 }
 
-/// Holds a replica no more that was found wrong; the digest that it should have is kept for the next one. Whoever asks made sure
-/// that it is not the only one.
+/// Gives up a corrupt replica: it is no longer held, and its expected digest is kept for the next one. The caller
+/// ensures that it is not the only copy.
 pub(super) fn give_up(
     plain: &dyn Store,
     tree: &VolumeTree,
@@ -797,22 +801,22 @@ pub(super) fn give_up(
     Ok(())
 }
 
-/// The digest of a file that was read, and the state that it had.
+/// The digest of a file that was read, and its stamp.
 pub(super) type Read = ([u8; 32], Stamp);
 
-/// A file that is to be read.
+/// A file to check.
 pub(super) struct Checked<'a> {
     pub(super) path: &'a RelPath,
     pub(super) held: &'a HeldReplica,
     pub(super) stop: &'a Stop,
 }
 
-/// The digest of a plain file that is as it was when it was noted.
+/// The digest of a plain file, which must have the recorded stamp.
 pub(super) fn check(plain: &dyn Store, checked: &Checked<'_>) -> Result<Read, Error> {
     check_through(plain, checked, |file| file)
 }
 
-/// The same, read through something.
+/// The same, read through a wrapper.
 pub(super) fn check_through(
     plain: &dyn Store,
     checked: &Checked<'_>,

@@ -1,8 +1,8 @@
 //! Detection of restored homes: a follower finds that the home's log is not the one it followed, and continues with
-//! that one.
+//! the new one.
 //!
-//! The home is asked each time a connection for records or own changes is opened: a log does not change under one. The
-//! condition is reported at both ends as long as it lasts, with its code.
+//! The home is asked each time a connection for records or own changes is opened: a log is not replaced during one.
+//! The condition is reported at both ends as long as it lasts, with its code.
 
 use super::Site;
 use super::bootstrap::take_another;
@@ -27,7 +27,7 @@ use renkei_core::wire::volume::{AboutVolume, Descent, Incarnation, VolumeReply};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Sites that followed another log of a volume than the one of now, and have not come to terms with it yet.
+/// Followers with records of another log of a volume than the current one that have not reconciled yet.
 #[derive(Default)]
 pub(crate) struct Strays {
     sites: Mutex<BTreeMap<(VolumeId, SiteName), Error>>,
@@ -38,14 +38,14 @@ impl Strays {
         self.sites.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// The first of a volume.
+    /// The first error of a volume.
     pub(super) fn trouble(&self, volume: &VolumeId) -> Option<Error> {
         self.lock().iter().find(|((of, _), _)| of == volume).map(|(_, error)| error.clone())
     }
 }
 
 impl Site {
-    /// At the home: tells a follower how its records stand to the log.
+    /// At the home: tells a follower how its records relate to the log.
     pub(super) fn tell_lineage(
         &self,
         site: &SiteName,
@@ -75,8 +75,8 @@ impl Site {
         Ok(VolumeReply::Lineage { incarnation: lineage.now, descent })
     }
 
-    /// Connects to the home of a volume that is followed, and asks how its log stands to the one that was followed; nothing of
-    /// that is known of a home that is too old to be asked.
+    /// Connects to the home of a followed volume and asks how its log relates to the one that was followed; `None`
+    /// from a home that is too old to answer.
     pub(super) fn home_of_log(
         &self,
         facts: &VolumeConfig,
@@ -86,7 +86,7 @@ impl Site {
         let mut session = connect()?;
         let own = claim(tree)?;
         match ask_lineage(&mut session, facts, &own) {
-            // Whoever has nothing has nothing of another log.
+            // Without any records there is nothing to compare.
             Ok((now, _)) if own.after == 0 => Ok((session, Some((now, Descent::Same)))),
             Ok((now, Descent::Until(0))) => {
                 let until = common_before(&mut session, facts, tree, now)?;
@@ -98,7 +98,7 @@ impl Site {
         }
     }
 
-    /// At a follower: compares the copy with the home's tree of now, and goes on with that.
+    /// At a follower: compares the copy with the home's current tree, and continues with the latter.
     pub(super) fn reconcile(
         self: &Arc<Self>,
         session: &mut Session,
@@ -142,16 +142,17 @@ impl Site {
         self.holding.touch_all(&facts.id);
         pending.leases().changed_anywhere(None, &Changed { all: true, ..Changed::default() });
         pending.call();
-        // The home hears that it is over.
+        // Tells the home that the copy is reconciled.
         let Claim { incarnation, after, mark } = claim(tree)?;
         ask(session, AboutVolume::Lineage { volume, incarnation, after, mark })?;
         Ok(())
     }
 
-    /// After a restore: logs of volumes go on as others, and what followers number waits until they have heard all.
+    /// After a restore: volumes of this site start a new incarnation of their logs, and followed ones assign no
+    /// numbers before they have received all records.
     ///
     /// # Errors
-    /// `CatalogueFailed`; it is done at the next start then.
+    /// `CatalogueFailed`; the next start tries again.
     pub fn begin_after_restore(&self) -> Result<(), Error> {
         let marker = self.home().restored_file();
         if !marker.exists() {
@@ -175,7 +176,7 @@ impl Site {
     }
 }
 
-/// Keeps what the plain files of a volume that is followed and written here have beside what the restored copy knows.
+/// Keeps a copy of plain files written here that the restored copy does not know.
 fn rescue_copy(snapshot: &Snapshot, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     if !snapshot.pending(name, facts)?.enlisted().is_some_and(|enlisted| enlisted.writes) {
         return Ok(());
@@ -200,7 +201,7 @@ fn rescue_copy(snapshot: &Snapshot, name: &str, facts: &VolumeConfig) -> Result<
     Ok(())
 }
 
-/// Says what was done.
+/// Logs the report.
 fn tell(name: &str, report: &RestoreReport) {
     let RestoreReport { kept, renewed, beside, removed, lost, aside, .. } = report;
     tracing::warn!(
@@ -216,7 +217,7 @@ fn tell(name: &str, report: &RestoreReport) {
     );
 }
 
-/// How the home's log stands to the records of a follower, and which incarnation it has.
+/// Asks the home for the relation of its log to the records of a follower, and for its incarnation.
 fn ask_lineage(
     session: &mut Session,
     facts: &VolumeConfig,
@@ -229,7 +230,8 @@ fn ask_lineage(
     }
 }
 
-/// Up to which record the home's log of `now` is one that was followed before the present one; 0 if it is none of those.
+/// The record up to which the home's log `now` equals one that was followed before the present one; 0 if it equals
+/// none.
 fn common_before(
     session: &mut Session,
     facts: &VolumeConfig,
@@ -238,7 +240,7 @@ fn common_before(
 ) -> Result<u64, Error> {
     for former in former_claims(tree)? {
         if former.incarnation == Some(now) {
-            // Nobody said that it was restored, and so not from when.
+            // The home does not report a restore of it, so the common record is unknown.
             break;
         }
         match ask_lineage(session, facts, &former)? {

@@ -23,30 +23,30 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime};
 
-/// A line this PoP keeps, from its own end.
+/// The keeper's end of a line of this PoP.
 pub struct KeptLine {
-    /// Calls come here.
+    /// The control stream on which calls arrive.
     pub control: ControlReceiver,
-    /// Where the other PoP's port is.
+    /// The address of the other PoP's port.
     pub address: SocketAddr,
 }
 
-/// Sessions that are held open for what comes, with whoever is at their other end.
+/// Open sessions of lines and circuits, with the proof of each peer.
 #[derive(Default)]
 pub(crate) struct ReverseConnections(Mutex<Vec<(Proof, Weak<ControlSender>)>>);
 
-/// The lines this PoP keeps now, and those that it should keep and that are down.
+/// The lines this PoP keeps: those that are up, and those that are down.
 #[derive(Default)]
 pub(crate) struct OwnLines(Mutex<Ups>);
 
 #[derive(Default)]
 struct Ups {
     up: Vec<(SiteName, Instant)>,
-    /// With why, once that is known.
+    /// Lines that are down, with the error, once it is known.
     down: BTreeMap<SiteName, Option<Error>>,
 }
 
-/// Lists a line as kept for as long as it lives.
+/// Lists a line as up while it lives.
 pub struct Keeping<'a>(&'a OwnLines, SiteName);
 
 impl Drop for Keeping<'_> {
@@ -67,7 +67,7 @@ impl OwnLines {
         self.lock().up.iter().map(|(site, _)| site.clone()).collect()
     }
 
-    /// The lines to these sites that are down, with why, if that is known.
+    /// The lines to these sites that are down, with the error, if it is known.
     pub(super) fn down(&self, wanted: &[SiteName]) -> Vec<(SiteName, Option<Error>)> {
         let lines = self.lock();
         let down = |hub: &SiteName| Some((hub.clone(), lines.down.get(hub)?.clone()));
@@ -82,7 +82,7 @@ impl ReverseConnections {
         held.push((proof.clone(), Arc::downgrade(link)));
     }
 
-    /// Whether somebody else holds a session under the same name.
+    /// Whether a peer with the same name and another key holds a session.
     fn has_rival(&self, proof: &Proof) -> bool {
         let held = self.0.lock().expect("no thread panics while it holds the lock");
         let mut alive = held.iter().filter(|(_, link)| link.strong_count() > 0);
@@ -90,7 +90,7 @@ impl ReverseConnections {
         alive.any(|(other, _)| other.principal == proof.principal && other.public_key() != key)
     }
 
-    /// Closes the sessions of those who are not trusted any more, and tells which agents are among them.
+    /// Closes the sessions of peers that are no longer trusted; returns the agents among them.
     pub(super) fn look(&self, now: &Snapshot) -> Vec<Principal> {
         let mut left = Vec::new();
         let mut held = self.0.lock().expect("no thread panics while it holds the lock");
@@ -111,12 +111,12 @@ impl ReverseConnections {
 }
 
 impl Site {
-    /// A dialler in the name of this PoP, which knows the lines that lead here.
+    /// A dialler with the credential of this PoP, which knows the lines to it.
     pub(super) fn dialler(&self, snapshot: &Snapshot) -> Result<Dialler, Error> {
         self.dialler_with(snapshot, &snapshot.credential)
     }
 
-    /// The same under the former name of the site, as long as there may be partners that do not know the new one.
+    /// The same with the former name of the site, as long as there may be partners that do not know the new one.
     pub(super) fn dialler_to_untold(&self, snapshot: &Snapshot) -> Result<Dialler, Error> {
         self.dialler_with(snapshot, snapshot.former_credential.as_ref().unwrap_or(&snapshot.credential))
     }
@@ -136,10 +136,10 @@ impl Site {
         }
     }
 
-    /// Takes a session as the line of a PoP or an agent, as long as what is returned lives.
+    /// Registers a session as the line of a PoP or an agent, as long as the returned value lives.
     ///
     /// # Errors
-    /// `NotAllowed` for anybody but the PoP of another site and agents of this one, `AgentRefused`.
+    /// `NotAllowed` for all but the PoPs of other sites and agents of this one, `AgentRefused`.
     pub fn take_line(&self, proof: &Proof, link: &Arc<ControlSender>) -> Result<Registration<'_>, Error> {
         let keeper = &proof.principal;
         match keeper {
@@ -165,7 +165,7 @@ impl Site {
         }
     }
 
-    /// Has a session closed when its peer is not trusted any more.
+    /// Registers a session to be closed when its peer is no longer trusted.
     pub fn hold(&self, proof: &Proof, link: &Arc<ControlSender>) {
         self.held.add(proof, link);
     }
@@ -174,7 +174,7 @@ impl Site {
     pub fn open_line(&self, hub: &SiteName) -> Result<KeptLine, Error> {
         let snapshot = self.snapshot();
         let mut ways = self.ways(&snapshot);
-        // A line is dialled, whatever the ways to the site are otherwise.
+        // A line is always dialled directly, whatever the routing rules for the site.
         ways.rules.remove(hub);
         ways.further = 0;
         ways.reverse_registry = None;
@@ -198,7 +198,7 @@ impl Site {
         Ok(KeptLine { control, address })
     }
 
-    /// Lists a line to `hub` as up, as long as what is returned lives.
+    /// Lists a line to `hub` as up, as long as the returned value lives.
     pub fn keep_line(&self, hub: &SiteName) -> Keeping<'_> {
         let mut lines = self.own_lines.lock();
         lines.up.push((hub.clone(), Instant::now()));
@@ -207,14 +207,14 @@ impl Site {
         Keeping(&self.own_lines, hub.clone())
     }
 
-    /// Notes that a line is not up, and why once that is known.
+    /// Records that a line is down, with the error once it is known.
     pub fn line_is_down(&self, hub: &SiteName, error: Option<&Error>) {
         let mut lines = self.own_lines.lock();
         let why = lines.down.entry(hub.clone()).or_default();
         *why = error.cloned().or_else(|| why.take());
     }
 
-    /// The lines that are up to or from sites that may be told.
+    /// Status of the lines that are up, for the sites that `is_told` accepts.
     pub(super) fn line_status(&self, is_told: impl Fn(&SiteName) -> bool) -> Vec<LineStatus> {
         let lines = self.reverse_registry.lines();
         let of_others = lines.iter().filter(|line| matches!(line.keeper, Principal::Host(_)));

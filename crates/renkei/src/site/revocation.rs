@@ -1,8 +1,9 @@
-//! What a site took back ends what runs by it, at every site that takes part.
+//! Revocation: work that runs on a revoked certificate is stopped at every site that takes part.
 //!
-//! The home PoP of a transfer holds its credential. When that is revoked it stops the attempt, and with it the push at the
-//! sending site; and it tells the sites of all that runs its new revocation list, by which each of them judges what it does for
-//! whom. So a transfer ends even where the word of the home PoP to stop it does not arrive.
+//! The home PoP of a transfer holds its credential. When that is revoked it stops the attempt, and with it the push
+//! at the sending site; and it distributes its new revocation list to the sites of all running attempts, by which
+//! each of them checks its own running work. So a transfer ends even if the stop request of the home PoP does not
+//! arrive.
 
 use super::Site;
 use super::access::Proof;
@@ -21,12 +22,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a site is told that cannot be reached, with growing pauses between.
+/// Attempts to reach a site, with exponential backoff.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Site {
-    /// Stops attempts whose credential was taken back, and tells the sites of all attempts what this one took back.
+    /// Stops attempts whose credential was revoked, and distributes a changed revocation list to the sites of all
+    /// attempts.
     pub(super) fn judge_queue(&self, now: &Arc<Snapshot>) {
         let all: Vec<Active> = self.queue.active().values().cloned().collect();
         for active in &all {
@@ -44,12 +46,12 @@ impl Site {
         }
     }
 
-    /// The site's revocation list, if it changed since the last look.
+    /// The site's revocation list, if it changed since the last check.
     fn news(&self, now: &Snapshot) -> Option<Vec<u8>> {
         let (number, list) = now.trust.revocation_list(&now.site)?;
         let mut told = self.queue.told_list.lock().expect("no thread panics while it holds the lock");
         let before = told.replace(number);
-        // What was revoked before the PoP started runs nowhere for it.
+        // Attempts start after the PoP, and are checked against all earlier revocations.
         before.is_none_or(|before| before < number).then(|| list.to_vec())
     }
 
@@ -71,7 +73,7 @@ impl Site {
     /// Takes the newest revocation list of a site from its PoP.
     ///
     /// # Errors
-    /// `NotAllowed` from anybody else, `BadCertificate` if the site's authority did not sign it.
+    /// `NotAllowed` from any other peer, `BadCertificate` if the site's authority did not sign it.
     pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
         let Principal::Host(site) = &proof.principal else {
             let cause = "a PoP distributes only the revocation list of its own site";
@@ -79,19 +81,20 @@ impl Site {
         };
         if Trust::load(self.home())?.merge_crl(site, list)? {
             tracing::info!(target: "audit", %site, "its newer revocation list was taken");
-            // What runs is judged by it at once.
+            // Running work is checked against it at once.
             self.judge(&self.snapshot());
         }
         Ok(())
     }
 }
 
-/// Whether an attempt's credential is still good; one that expired meanwhile is, for what runs.
+/// Checks an attempt's credential, as of the time it was shown: expiry meanwhile does not stop a running attempt.
 fn check((chain, at): &Shown, now: &Snapshot) -> Result<(), Error> {
     verify_holder(chain, &now.trust, *at).map(drop)
 }
 
-/// A site that does not know the authority which signed the list is told the card first.
+/// Sends the list, with retries. A site that does not know the authority which signed the list is sent the card
+/// first.
 fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(), Error> {
     let mut pause = FIRST_PAUSE;
     for _ in 1..TRIES {

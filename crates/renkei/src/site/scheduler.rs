@@ -1,10 +1,10 @@
-//! The scheduler of queued transfers: one thread decides what is due, and each attempt has a thread.
+//! The scheduler of queued transfers: one thread decides which are due, and each attempt has a thread.
 //!
 //! An attempt does what a client would do: it asks the destination what is there, has it grant a place, and has the
-//! source push. So the data goes from site to site, and the PoP of the user only asks and listens. The answer of the
-//! destination is stored before anything is sent. Guarantees: an attempt begins only when the catalogue says that it
-//! does; its end is stored before it is reported; transfers that ran when the PoP was killed are queued again by the
-//! next start.
+//! source push. So the data goes from site to site, and the user's PoP only controls and follows the transfer. The
+//! state of the destination is stored before anything is sent. Guarantees: an attempt begins only after the
+//! catalogue records it as running; its end is stored before it is reported; transfers that ran when the PoP was
+//! killed are requeued at the next start.
 
 use super::Site;
 use super::push::no_choice;
@@ -34,23 +34,23 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How often the queue is looked at when nothing happens.
+/// Poll interval of an idle queue.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Transfers woken or given up in one look; the others come in the next, which follows at once.
+/// Batch size of one turn; the rest follows in the next turn, without a wait.
 const BATCH: usize = 256;
-/// How often an end is tried to be stored while the catalogue fails.
+/// Retry interval for storing the end of an attempt while the catalogue fails.
 const STORE_EVERY: Duration = Duration::from_secs(1);
-/// How long a PoP that stops waits for its attempts to end.
+/// Grace period for running attempts when the PoP stops.
 const SETTLE_WITHIN: Duration = Duration::from_secs(5);
-/// How long one whose destination is busy is held back, in milliseconds.
+/// Delay of a transfer whose destination is busy, in milliseconds.
 const HELD_MS: u64 = 1000;
-/// Failures of one transfer that are listed; all are counted.
+/// Maximum listed failures of one transfer; all are counted.
 const MAX_FAILURES: u64 = 100_000;
-/// How often old transfers are forgotten.
+/// Interval at which old transfers are deleted.
 const FORGET_EVERY_MS: u64 = 60 * 60 * 1000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// Starts the thread that runs the queue for as long as the PoP lives.
+/// Starts the scheduler thread, which runs as long as the PoP lives.
 pub fn spawn_queue(site: &Arc<Site>) -> Result<(), Error> {
     let (weak, queue) = (Arc::downgrade(site), site.queue.clone());
     let work = move || {
@@ -77,7 +77,7 @@ pub fn spawn_queue(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// Does what is to be done now; says whether there is more.
+    /// One turn of the scheduler; whether there is more to do at once.
     fn look_at_queue(self: &Arc<Self>, forgotten_ms: &mut u64) -> Result<bool, Error> {
         self.open_queue()?;
         let catalogue = self.queue.catalogue()?;
@@ -104,11 +104,11 @@ impl Site {
             let keep = self.snapshot().config.queue.keep_days * DAY_MS;
             while catalogue.forget(now.saturating_sub(keep), BATCH)? == BATCH {}
         }
-        // One that is overdue and runs stays so until its attempt has ended.
+        // Overdue transfers that run do not count: they stay overdue until their attempt has ended.
         Ok(met.len() == BATCH || due.len() == BATCH)
     }
 
-    /// Stops attempts that somebody wants stopped who asked another PoP of the site.
+    /// Stops local attempts whose stop was requested through another PoP of the site.
     fn stop_what_others_ended(&self, catalogue: &Catalogue) -> Result<(), Error> {
         let ids: Vec<TransferId> = self.queue.active().keys().copied().collect();
         for id in ids {
@@ -119,7 +119,7 @@ impl Site {
         Ok(())
     }
 
-    /// Opens the catalogue and takes up what ran when the PoP ended.
+    /// Opens the catalogue and requeues the attempts that ran when the PoP ended.
     pub(super) fn open_queue(&self) -> Result<(), Error> {
         if self.queue.catalogue.get().is_some() {
             return Ok(());
@@ -146,7 +146,7 @@ impl Site {
         Ok(())
     }
 
-    /// The name of this PoP among those that share a catalogue: made once, kept in its directory.
+    /// The name of this PoP among those that share a catalogue: generated once, kept in its directory.
     fn runner_name(&self) -> Result<String, Error> {
         let path = self.home().runner_file();
         if let Some(name) = read_text(&path, 100)? {
@@ -157,7 +157,7 @@ impl Site {
         Ok(name)
     }
 
-    /// Lets an event happen to a transfer, and stops its attempt if that is what it means.
+    /// Applies an event to a transfer and stops its attempt if the event requires it.
     fn note(&self, row: &Row, event: &Event, met: Option<TransferId>) {
         let with = With { met, ..With::default() };
         match self.queue.happen(&row.id, event, &|_| Ok(()), &with) {
@@ -167,7 +167,7 @@ impl Site {
         }
     }
 
-    /// A transfer that another waits for has ended.
+    /// Handles the end of a transfer that `id` depends on.
     fn meet(&self, id: &TransferId, needs: &TransferId, state: State) {
         let event = match state {
             State::Done => Event::Released,
@@ -178,7 +178,7 @@ impl Site {
         };
         match self.queue.catalogue().and_then(|catalogue| catalogue.load(id)) {
             Ok(Some(row)) if row.course.state.is_end() || row.course.needs == 0 => {
-                // Nobody waits any more.
+                // The dependent transfer waits no longer.
                 let with = Update { met: Some(*needs), ..Update::of(&row) };
                 let _ = self.queue.catalogue().and_then(|catalogue| catalogue.update(&with));
             }
@@ -188,7 +188,7 @@ impl Site {
         }
     }
 
-    /// Starts transfers until no more may run.
+    /// Starts transfers up to the limits.
     fn start_what_fits(self: &Arc<Self>, catalogue: &Catalogue) -> Result<(), Error> {
         let limits = self.queue_limits();
         if self.queue.load().running() >= limits.all {
@@ -218,7 +218,7 @@ impl Site {
         }
     }
 
-    /// The first of a lane, if one of it may start.
+    /// The first transfer of a lane, if the limits allow one of it to start.
     fn head_of(
         &self,
         catalogue: &Catalogue,
@@ -236,7 +236,7 @@ impl Site {
         }))
     }
 
-    /// Begins an attempt, if no other PoP has and nobody changed the transfer at this moment.
+    /// Begins an attempt, unless another PoP began one or the transfer was changed concurrently.
     fn start(self: &Arc<Self>, catalogue: &Catalogue, id: &TransferId, head: &Head) -> Result<(), Error> {
         let Some(mut row) = catalogue.load(id)? else { return Ok(()) };
         let writes = writes(&read_spec(&row)?, row.course.found);
@@ -259,7 +259,7 @@ impl Site {
             files_done: 0,
             error: None,
         };
-        // Before it is known to run, so that whoever wants it stopped finds it.
+        // Registered before the catalogue shows it as running, so that a request to stop finds it.
         let active = Active {
             watch: Watch::with_notes(),
             stop: Stop::default(),
@@ -287,7 +287,7 @@ impl Site {
         Ok(())
     }
 
-    /// Stops all attempts; they are queued again.
+    /// Stops all attempts; they are requeued.
     pub(super) fn stop_queue(&self, error: &Error) {
         self.queue.stop();
         let all: Vec<Active> = self.queue.active().values().cloned().collect();
@@ -303,7 +303,7 @@ pub(super) struct Run<'a> {
     link: Link,
     active: Active,
     attempt: Attempt,
-    /// Failures that are in the catalogue.
+    /// Number of failures stored in the catalogue.
     listed: Cell<u64>,
 }
 
@@ -330,10 +330,10 @@ impl Run<'_> {
         self.attempt.bytes_moved = progress.bytes_moved;
         self.attempt.files_done = progress.files_done;
         self.attempt.error = outcome.as_ref().err().cloned();
-        // Blocks that a full target did not keep are no way further.
+        // Blocks that a full target did not keep are no progress.
         let kept = !matches!(&outcome, Err(error) if error.kind() == Kind::NoSpace);
         let further = progress.files_done > before || (kept && progress.bytes_moved >= SLOT_BYTES);
-        // With its end its credential goes.
+        // The row loses its credential when it ends; the clean-up needs it.
         let credential = self.site.queue.catalogue().and_then(|all| all.credential(&self.row.id));
         self.store_end(outcome, further, progress);
         self.site.queue.active().remove(&self.row.id);
@@ -342,7 +342,8 @@ impl Run<'_> {
         self.free_room(credential.ok().flatten());
     }
 
-    /// What ended needs its files in the buffer no more, now that this is stored; what was given up none anywhere.
+    /// Releases the files in the buffer of a transfer that has ended, now that this is stored, and starts the
+    /// clean-up of a cancelled one.
     fn free_room(&self, credential: Option<Vec<u8>>) {
         if let Ok(Some(row)) = self.site.queue.catalogue().and_then(|catalogue| catalogue.load(&self.row.id))
         {
@@ -351,13 +352,14 @@ impl Run<'_> {
         }
     }
 
-    /// Files that the best of the attempts so far had done.
+    /// The most files that any earlier attempt had done.
     fn files_before(&self) -> u64 {
         let attempts = self.site.queue.catalogue().and_then(|catalogue| catalogue.attempts(&self.row.id));
         attempts.map_or(0, |all| all.iter().map(|attempt| attempt.files_done).max().unwrap_or(0))
     }
 
-    /// A link over which nothing was reached rests.
+    /// Backs off from a link on which an attempt failed as unavailable and moved no bytes; any other outcome ends
+    /// the backoff.
     fn rest_or_wake(&self, outcome: &Result<Summary, Error>) {
         let mut load = self.site.queue.load();
         match outcome {
@@ -368,7 +370,7 @@ impl Run<'_> {
         }
     }
 
-    /// Stores how the attempt ended; while the catalogue fails, again and again, because nobody else knows.
+    /// Stores how the attempt ended; retries while the catalogue fails, because the result is known nowhere else.
     fn store_end(&self, outcome: Result<Summary, Error>, further: bool, progress: Progress) {
         let event = match outcome {
             Err(_) if self.site.queue.is_stopping() => Event::Interrupted,
@@ -397,7 +399,7 @@ impl Run<'_> {
         let snapshot = self.site.snapshot();
         self.site.await_new_name(&snapshot, [&spec.from, &spec.to])?;
         let delegation = self.delegation()?;
-        // Who has circuits passed on is this PoP: the credential is for the two sites alone.
+        // Relays authenticate this PoP: the delegated credential is for the two sites alone.
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
                 .with_ways(RouteContext { trying: self.active.trying.clone(), ..self.site.ways(&snapshot) })
@@ -410,7 +412,7 @@ impl Run<'_> {
         ended.map_err(|error| of_relay(error, [&snapshot.site, &spec.from, &spec.to]))
     }
 
-    /// What the user delegated, if it is still good.
+    /// The delegation of the user, if it is still valid.
     pub(super) fn delegation(&self) -> Result<Delegation, Error> {
         let kept = self.site.queue.catalogue()?.credential(&self.row.id)?;
         let none = || {
@@ -444,7 +446,7 @@ impl Run<'_> {
         Ok(summary)
     }
 
-    /// Stores what the destination is before anything is done there; what was stored before holds.
+    /// Stores what the destination is before anything is done there; a value stored before takes precedence.
     fn store_found(&mut self, found: Found) -> Result<Found, Error> {
         let queue = &self.site.queue;
         self.row = queue.happen(&self.row.id, &Event::Found(found), &|_| Ok(()), &With::default())?;
@@ -478,7 +480,7 @@ impl Run<'_> {
         }
     }
 
-    /// Listens until the source says how it ended; tells it to stop when that is asked for.
+    /// Follows the source until it reports the end; tells it to stop when that is requested.
     fn follow(&self, source: &mut Session) -> Result<Summary, Error> {
         let link = source.control.sender();
         let _hook = self.active.stop.on_stop(move |error| drop(link.send(&Control::Abort(error))));
@@ -494,7 +496,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lists files that failed, as many as are kept. One that cannot be listed is counted all the same.
+    /// Stores failed files up to the limit. A failure that cannot be stored is counted all the same.
     fn list(&self, failures: &[EntryFailure]) {
         let room = MAX_FAILURES.saturating_sub(self.listed.get());
         let listed = &failures[..failures.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
@@ -505,7 +507,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads source and destination once more: a dry run that compares content must find nothing to send.
+    /// Verifies content by a dry run that compares digests: it must find nothing to send.
     fn compare(
         &self,
         dialler: &Dialler,
@@ -527,8 +529,8 @@ impl Run<'_> {
     }
 }
 
-/// What a site in between refuses is no word on the transfer: another way may open, or that one's administrator change
-/// his mind.
+/// Converts a refusal by a relay to the transient `NoRoute`: another route may open, or the relay's configuration
+/// change.
 fn of_relay(error: Error, ends: [&SiteName; 3]) -> Error {
     let refused = matches!(error.kind(), Kind::Identity | Kind::Permission);
     match SiteName::parse(&error.side) {
@@ -539,7 +541,7 @@ fn of_relay(error: Error, ends: [&SiteName; 3]) -> Error {
     }
 }
 
-/// What the destination is.
+/// Examines the destination.
 fn look(target: &mut Session, spec: &Submission) -> Result<Found, Error> {
     match target.ask(Request::StatDir(Some(spec.open.to.clone()))) {
         Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
@@ -551,7 +553,7 @@ fn look(target: &mut Session, spec: &Submission) -> Result<Found, Error> {
     }
 }
 
-/// Makes the destination; an earlier attempt may have made it.
+/// Creates the destination; idempotent, as an earlier attempt may have created it.
 fn make(target: &mut Session, spec: &Submission) -> Result<(), Error> {
     match target.ask(Request::Mkdir { place: spec.open.to.clone(), parents: false }) {
         Ok(_) => Ok(()),

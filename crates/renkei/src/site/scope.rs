@@ -1,8 +1,8 @@
-//! What a delegated credential may ask, and how one is made.
+//! Permitted requests of delegated credentials, and how such credentials are issued.
 //!
-//! A session that such a credential opened is held to what transfers need: everything else is refused here, also
-//! requests that are added one day and not named here. What has a place is then held to the scope's places where it is
-//! opened ([`super::access`]), because others may ask in its name.
+//! A session opened with such a credential is limited to the requests that transfers need: all others are refused
+//! here, including requests added later and not named here. Requests with a place are checked against the scope's
+//! places where it is opened ([`super::access`]), because other PoPs may act in the principal's name.
 
 use super::Site;
 use super::access::Proof;
@@ -20,10 +20,10 @@ use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
 use std::time::SystemTime;
 
 impl Site {
-    /// Whether this may be asked here, by whoever has this proof; places are looked at later.
+    /// Checks whether the holder of this proof may make this request; its places are checked later.
     ///
     /// # Errors
-    /// `OutOfScope`; of an agent `NotAllowed`.
+    /// `OutOfScope`; `NotAllowed` at an agent.
     pub fn admit(&self, proof: &Proof, request: &Request) -> Result<(), Error> {
         let snapshot = self.last_snapshot();
         if snapshot.is_agent() && !serves(request) {
@@ -49,10 +49,10 @@ impl Site {
         })
     }
 
-    /// Makes a fresh certificate for the mount that has this proof.
+    /// Issues a new certificate to the mount with this proof.
     ///
     /// # Errors
-    /// `MountNotGranted`; what [`Site::authorise`] finds.
+    /// `MountNotGranted`; those of [`Site::authorise`].
     pub fn renew_mount(&self, proof: &Proof, request: &str) -> Result<String, Error> {
         let principal = self.authorise(proof)?.principal;
         let facts = proof.facts()?;
@@ -65,12 +65,12 @@ impl Site {
         Ok(fresh.pem)
     }
 
-    /// Makes a credential for each transfer that a user of this site leaves to the PoP, or a fresh one for a transfer
-    /// whose old one expired. The user is present: `proof` is that of an own session.
+    /// Issues a credential for each transfer that a user of this site queues at the PoP, or a new one for a
+    /// transfer whose credential expired. The user is present: `proof` is that of the user's own session.
     ///
     /// # Errors
-    /// `OutOfScope` if that session is a delegated one itself, `NotAllowed` for users of other sites, and what
-    /// [`Site::authorise`] finds.
+    /// `OutOfScope` if that session is itself delegated, `NotAllowed` for users of other sites, and those of
+    /// [`Site::authorise`].
     pub fn delegate(&self, proof: &Proof, scopes: &[Scope]) -> Result<Vec<Delegation>, Error> {
         if proof.scope.is_some() {
             let cause = "a delegated credential delegates nothing";
@@ -88,8 +88,8 @@ impl Site {
         Ok(made)
     }
 
-    /// Whether a delegated credential is still good by the files of now, here. The account its user is mapped to is
-    /// each site's to judge when it is used there.
+    /// Checks a delegated credential against the current configuration of this site. The mapping of its user is
+    /// checked by each site where it is used.
     ///
     /// # Errors
     /// `DelegationExpired`, `CertificateRevoked`.
@@ -100,17 +100,17 @@ impl Site {
     }
 }
 
-/// What mounts ask for.
+/// The requests of mounts.
 fn is_for_mounts(request: &Request) -> bool {
     match request {
         Request::Whoami | Request::OpenFiles(_) | Request::Card(_) | Request::RenewMount(_) => true,
-        // How they reach sites and agents that cannot be dialled.
+        // Circuits to sites and agents that cannot be dialled.
         Request::Through { .. } | Request::ToAgent { .. } => true,
         _ => false,
     }
 }
 
-/// What transfers ask for; the other site of one must be one of its own.
+/// Checks that a request is one that transfers need, and that a site it names is part of the transfer.
 fn check(scope: &Scope, request: &Request) -> Result<(), String> {
     let has = |site: &SiteName, right| match scope.names(site, right) {
         true => Ok(()),
@@ -129,7 +129,7 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         | Request::OpenSend(_)
         | Request::OpenFound(_) => Ok(()),
         Request::Grant { peer, .. } => has(peer, Right::Read),
-        // Nothing is read or written there in the user's name: the ends prove themselves to each other.
+        // The circuit reads and writes nothing in the user's name: the ends authenticate each other.
         Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
         Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
         Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. })

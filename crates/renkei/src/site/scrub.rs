@@ -1,11 +1,11 @@
 //! Scrub: the plain files of volumes are read in the background and compared with their digests.
 //!
-//! Corruption on a disk is not seen until the file is read, and a replica nobody reads is not known to be one. So every
-//! volume with plain files here is read from end to end, one file after the other in the order of names, at the rate
-//! that is set, or so that a pass takes about a month: often enough that two corrupt copies of a file at a time are
-//! rare, and seldom enough that the load is not noticed (a petabyte in a month is 400 MB/s). It gives way to other
-//! readers (idle class of I/O), continues where it was after a restart, and keeps its results. A corrupt file is not
-//! served and is fetched again, at the home from a site that holds it (`repair`).
+//! Corruption on a disk is not seen until the file is read, and a replica that is never read may be corrupt
+//! unnoticed. So every volume with plain files here is read from end to end, one file after the other in the order
+//! of names, at the rate that is set, or so that a pass takes about a month: often enough that two corrupt copies
+//! of a file at a time are rare, and seldom enough that the load is not noticed (a petabyte in a month is 400
+//! MB/s). It yields to other readers (idle class of I/O), continues where it was after a restart, and keeps its
+//! results. A corrupt file is not served and is fetched again, at the home from a site that holds it (`repair`).
 
 use super::Site;
 use super::log_shipping::spawn;
@@ -29,26 +29,26 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Under which key the tree has how far it is.
+/// Key of the checkpoint in the tree's database.
 const NOTE: &str = "verified";
-/// How long a pass takes where no rate is set.
+/// Duration of a pass if no rate is set.
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
-/// The least rate where none is set, bytes a second: a small volume is read in one go and not a file a day.
+/// Minimum rate if none is set, in bytes per second: a small volume is read in one go and not a file a day.
 const LEAST_RATE: u64 = 1 << 20;
-/// Pause between the ends of two passes at a rate that is set.
+/// Pause between two passes at a configured rate.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How often it is looked what there is to do, and whether what is being done still shall be.
+/// Poll interval for due passes and changed settings.
 const TICK: Duration = Duration::from_secs(1);
-/// How often it is kept how far it is.
+/// Checkpoint interval.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
-/// How long wrong replicas are gathered before they are brought anew.
+/// Interval of repairs: corrupt replicas are fetched in batches.
 const REPAIR_EVERY: Duration = Duration::from_secs(5);
-/// Wrong files that are listed.
+/// Maximum listed corrupt files.
 const MAX_LISTED: usize = 100;
-/// Names read from the catalogue at once.
+/// Page size of catalogue reads.
 const PAGE: usize = 1000;
 
-/// The passes of all volumes.
+/// Running passes of all volumes, and when the next may begin.
 #[derive(Default)]
 pub(crate) struct Scrubber {
     running: Mutex<HashMap<VolumeId, Option<Instant>>>,
@@ -60,21 +60,21 @@ impl Scrubber {
     }
 }
 
-/// How far it is, as it is kept.
+/// The checkpoint of a pass.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Course {
-    /// The last file that was read, while a pass is under way.
+    /// The last file that was read, during a pass.
     after: Option<RelPath>,
     is_under_way: bool,
     began_unix: u64,
     files: u64,
     bytes: u64,
-    /// The first of the wrong ones of this pass, and how many there were.
+    /// The first corrupt files of this pass, and their total number.
     wrong: Vec<(RelPath, Error)>,
     wrong_files: u64,
-    /// The pass before: when it ended, how many files and bytes were good, and how many files were not.
+    /// The previous pass: its end, good files and bytes, and corrupt files.
     last: Option<(u64, u64, u64, u64)>,
-    /// The rate that was set when it began.
+    /// The rate configured when it began.
     rate: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Course {
         tree.set_note(NOTE, &encode(self))
     }
 
-    /// Whether a pass is to begin or to go on.
+    /// Whether a pass should begin or continue.
     fn is_due(&self, rate: Option<u64>) -> bool {
         if self.rate != rate {
             return true;
@@ -118,7 +118,7 @@ impl Course {
     }
 }
 
-/// Verifies as long as the site is there.
+/// Starts the scrub thread, which runs as long as the site exists.
 pub fn spawn_verifying(site: &Arc<Site>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("verifying", move || {
@@ -134,12 +134,12 @@ pub fn spawn_verifying(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// How far verifying a volume is.
+    /// Progress and results of the scrub of a volume.
     pub(super) fn verified(&self, facts: &VolumeConfig) -> Result<Verified, Error> {
         Ok(Course::load(&*self.snapshot().volume_tree(facts.id)?)?.shown())
     }
 
-    /// Begins a pass, or goes on with one, unless that is done or there is none to be done.
+    /// Starts or resumes a pass, unless one is running or none is due.
     fn begin_pass(self: &Arc<Self>, name: &str, facts: &VolumeConfig) {
         let is_wanted =
             !facts.storage.is_empty() && !facts.care.is_paused && facts.care.verify_rate != Some(0);
@@ -172,7 +172,7 @@ impl Site {
     }
 }
 
-/// What one pass works with.
+/// The state of a running pass.
 struct Pass {
     site: Weak<Site>,
     name: String,
@@ -183,12 +183,12 @@ struct Pass {
     pace: Pace,
     course: Course,
     saved: Instant,
-    /// Wrong replicas that were not brought anew yet, since when.
+    /// Corrupt replicas not fetched again yet, and since when.
     to_repair: Vec<Wrong>,
     since: Instant,
 }
 
-/// Reads what is left of a pass, as the account of the volume.
+/// Reads the rest of a pass, as the account of the volume.
 fn pass(site: &Weak<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     let gone = || no_volume(&Place { storage: name.into(), path: RelPath::root() });
     let here = site.upgrade().ok_or_else(gone)?;
@@ -279,7 +279,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Tells the volume at its home what reading a file told.
+    /// Passes a verdict to the volume at its home.
     fn tell_volume(&self, judged: Option<FileVerdict>) -> Result<(), Error> {
         let volume = self.site.upgrade().and_then(|site| site.snapshot().volume(&self.name));
         match volume {
@@ -295,7 +295,7 @@ impl Pass {
             self.course.wrong.push((found.path.clone(), error));
         }
         self.course.save(&self.tree)?;
-        // Of what was written here the home is asked first, if it has it.
+        // A file written here is given up only after the home confirms that it has the content.
         if !self.is_home && !self.tree.held(found.id)?.is_some_and(|held| held.is_own()) {
             give_up(&*self.plain, &self.tree, found, known)?;
         }
@@ -306,30 +306,30 @@ impl Pass {
         Ok(())
     }
 
-    /// Has what was wrong brought anew.
+    /// Fetches corrupt replicas again.
     fn repair(&mut self) -> Result<(), Error> {
         let wrong = std::mem::take(&mut self.to_repair);
         if wrong.is_empty() || self.is_home {
             return Ok(());
         }
         let Some(site) = self.site.upgrade() else { return Ok(()) };
-        // From a thread of the PoP's own account: this one has no key to dial with.
+        // In a thread of the PoP's own account: this one cannot read the key for connections.
         let (name, facts) = (self.name.clone(), self.facts.clone());
         spawn("repair", move || {
             if let Err(error) = site.repair_in_background(&name, &facts, &wrong) {
                 tracing::warn!(volume = name, %error, "corrupt replicas could not be fetched again");
             }
-            // What must be held is looked for again, whatever became of it.
+            // The reconciler checks again, whatever the outcome.
             site.holding.look_again(&facts.id);
         })
     }
 }
 
-/// At which rate files are read, and whether they still shall be.
+/// Rate limit of a pass, and the check whether it may continue.
 #[derive(Clone)]
 struct Pace {
     rate: u64,
-    /// When the next byte may be read.
+    /// The earliest time of the next read.
     due: Instant,
     site: Weak<Site>,
     name: String,
@@ -337,7 +337,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Fails when the pass is to end: the setting is another one, or the volume is gone.
+    /// Fails if the pass must end: the setting changed, or the volume is gone.
     fn check(&self) -> Result<(), Error> {
         let wanted = |site: Arc<Site>| {
             let snapshot = site.last_snapshot();
@@ -350,10 +350,10 @@ impl Pace {
         self.site.upgrade().and_then(wanted).ok_or_else(ends)
     }
 
-    /// Waits until so many bytes may be read.
+    /// Waits until `bytes` more may be read.
     fn take(&mut self, bytes: usize) -> Result<(), Error> {
         let cost = Duration::from_secs_f64(bytes as f64 / self.rate.max(1) as f64);
-        // What was not used up while something else held it up is not caught up with.
+        // No credit accumulates while the reader is delayed by something else.
         self.due = self.due.max(Instant::now()) + cost;
         loop {
             let left = self.due.saturating_duration_since(Instant::now());
@@ -366,7 +366,7 @@ impl Pace {
     }
 }
 
-/// A file that is read at a pace.
+/// A rate-limited file.
 struct Paced {
     file: Box<dyn ReadFile>,
     pace: Arc<Mutex<Pace>>,
@@ -400,7 +400,7 @@ impl ReadFile for Paced {
     }
 }
 
-/// Lets this thread's reads wait for all others'.
+/// Sets this thread's I/O class to idle.
 fn be_idle() {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_IDLE: libc::c_int = 3 << 13;
@@ -411,7 +411,7 @@ fn be_idle() {
     }
 }
 
-/// The rest of a directory.
+/// The remaining entries of a directory.
 struct Level {
     dir: NodeId,
     path: RelPath,
@@ -436,14 +436,14 @@ impl Level {
     }
 }
 
-/// Hands on all files after one, in the order of names, whether that one is still there or not.
+/// Calls `work` for all files after a path, in the order of names, whether that path still exists or not.
 fn each_after(
     tree: &VolumeTree,
     after: &RelPath,
     work: &mut dyn FnMut(Found) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut levels = vec![Level::begin(ROOT, RelPath::root(), None)];
-    // What a home says of directories may be a circle.
+    // The directories of a home's records may form a cycle.
     let (mut seen, mut passed_over) = (HashSet::from([ROOT]), 0_u64);
     for name in after.components() {
         let Some(level) = levels.last_mut() else { break };
@@ -460,7 +460,7 @@ fn each_after(
             levels.pop();
             continue;
         };
-        // What is longer than a path is nowhere.
+        // A path beyond the maximum length is unreachable.
         let Ok(path) = level.path.child(&name.0) else {
             passed_over += 1;
             continue;
@@ -499,7 +499,7 @@ mod tests {
             told.map(|()| files).unwrap()
         };
         assert_eq!(files(&RelPath::root()), ["z"]);
-        // One that was stopped in the deepest goes on behind it.
+        // A pass stopped in the deepest directory continues after it.
         let deepest = vec![vec![b'x'; 255]; DEEPEST as usize].join(&b'/');
         assert_eq!(files(&RelPath::parse(&deepest).unwrap()), ["z"]);
     }

@@ -1,8 +1,9 @@
-//! Site leases over the wire: a home answers the sites that follow its volume, and a site that follows asks its home.
+//! Site leases over the wire: a home answers its followers, and a follower asks its home.
 //!
-//! A follower has three threads for each volume: one renews its leases and does what the home asks for (believe the copy no more,
-//! hand in what was changed), and one each asks for a copy that is far enough and for a write lease when somebody waits for that
-//! ([`crate::volume::follower::site_lease`]). Where nobody uses the volume nothing is asked. Rules: [`renkei_core::lease::site`].
+//! A follower has three threads for each volume: one renews its leases and carries out the home's recalls (stop
+//! using the copy, push local changes), and one each, on demand, requests a copy that is up to date and a write
+//! lease ([`crate::volume::follower::site_lease`]). For unused volumes nothing is requested. Rules:
+//! [`renkei_core::lease::site`].
 
 use super::Site;
 use super::access::Proof;
@@ -26,22 +27,22 @@ use std::cell::Cell;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the home holds a question for leases: several fit a term, also over a long way.
+/// Duration of a long poll for leases: several fit a term, even at a high RTT.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often a thread looks whether it has something to do.
+/// Poll interval of the threads.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a home is left alone that could not be asked: the first time, and at most.
+/// Backoff while a home is unreachable: initial and maximum.
 const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// How long a connection stays open by which nothing is asked.
+/// Idle timeout of a connection.
 const IDLE: Duration = Duration::from_secs(10);
-/// How soon it is looked again whether a record has come and is settled.
+/// Poll interval for the settlement of a received record.
 const SETTLED_AFTER: Duration = Duration::from_millis(5);
-/// How long the records may take that the home told of.
+/// Timeout for records that the home announced.
 const RECORDS_WITHIN: Duration = Duration::from_secs(10);
 
-// ---- at the home -----------------------------------------------------------------------------------------------------
+// ---- at the home ------------------------------------------------------------------------------------------
 
-/// Sites whose write grants were taken back are not waited for any more.
+/// Forgets the write leases of sites whose write grants were revoked.
 pub(super) fn forget_writers(snapshot: &Snapshot) {
     for (name, facts) in &snapshot.volumes {
         let Some(Ok(volume)) = (!snapshot.follows(facts)).then(|| snapshot.volume(name)).flatten() else {
@@ -72,7 +73,7 @@ impl Site {
         Ok((volume, follower_number(&tree, proof.principal.site())?))
     }
 
-    /// Answers a follower that asks for its leases.
+    /// Answers a lease request of a follower.
     pub(super) fn give_leases(
         &self,
         proof: &Proof,
@@ -86,13 +87,13 @@ impl Site {
         Ok(VolumeReply::Leases { given, lost: names_of(volume.tree(), &lost)? })
     }
 
-    /// Gives a follower a write lease.
+    /// Grants a follower a write lease.
     pub(super) fn give_write_lease(&self, proof: &Proof, id: VolumeId) -> Result<VolumeReply, Error> {
         let (volume, site) = self.volume_of_follower(proof, id, Need::Write)?;
         Ok(VolumeReply::WriteLease { epoch: volume.site_leases().acquire(site)? })
     }
 
-    /// Tells a follower which record has all that was closed until now.
+    /// Flushes the volume for a follower; the reply names the record that covers everything closed until now.
     pub(super) fn tell_last(&self, proof: &Proof, id: VolumeId) -> Result<VolumeReply, Error> {
         let (volume, site) = self.volume_of_follower(proof, id, Need::Read)?;
         let lost = volume.site_leases().flush(Some(site));
@@ -102,9 +103,9 @@ impl Site {
     }
 }
 
-// ---- at a site that follows ------------------------------------------------------------------------------------------
+// ---- at a site that follows -------------------------------------------------------------------------------
 
-/// One volume that is followed, for a thread that asks its home.
+/// The requester of one of the threads, for one followed volume.
 struct Asker {
     site: Weak<Site>,
     name: String,
@@ -113,16 +114,16 @@ struct Asker {
     flushing: Cell<Option<Flushing>>,
 }
 
-/// A flush that the home waits for, until what was changed here before is handed in.
+/// A flush that the home waits for: the changes made here before it must be pushed.
 #[derive(Clone, Copy)]
 struct Flushing {
     round: u64,
     number: u64,
-    /// The last change that was made here when the flush was heard of.
+    /// The last local change when the flush was requested.
     made: u64,
 }
 
-/// Starts the threads that ask for leases on a volume that is followed.
+/// Starts the lease threads of a followed volume.
 pub(super) fn spawn_lease_keepers(
     site: &Arc<Site>,
     name: &str,
@@ -149,7 +150,7 @@ impl Asker {
         self.site.upgrade().filter(|site| is_followed(site, &self.facts))
     }
 
-    /// Works over one connection after the other until the volume is not followed any more.
+    /// Works over successive connections until the volume is no longer followed.
     fn keep(&self, work: impl Fn(&Asker, &mut Option<Session>) -> Result<(), Error>) {
         let (mut session, mut pause) = (None, AGAIN_AFTER.0);
         while self.here().is_some() {
@@ -168,7 +169,7 @@ impl Asker {
         self.pending.own_lease().suspend_mounts();
     }
 
-    /// Leaves the home alone for a while; mounts hold nothing that is over meanwhile.
+    /// Backs off from the home; expired leases of mounts are suspended meanwhile.
     fn rest(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until {
@@ -177,7 +178,7 @@ impl Asker {
         }
     }
 
-    /// The connection, opened if there is none.
+    /// The connection; opened if there is none.
     fn connected<'s>(&self, session: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
         if let Some(session) = session {
             return Ok(session);
@@ -191,7 +192,7 @@ impl Asker {
         Ok(session.insert(opened))
     }
 
-    /// Asks for leases once, if anybody uses the volume, and does what the home asks for.
+    /// Requests leases once, if the volume is in use, and does what the home asks for.
     fn renew(&self, session: &mut Option<Session>) -> Result<(), Error> {
         let (lease, pending) = (self.pending.own_lease(), &self.pending);
         lease.suspend_mounts();
@@ -214,7 +215,7 @@ impl Asker {
         lease.on_given(asked, &given, lost).flush.map_or(Ok(()), |number| self.flush(given.round, number))
     }
 
-    /// Does a flush, or goes on with the one before: who writes on does not move its end.
+    /// Begins a flush, or continues the previous one of the round: later writes do not move its end.
     fn flush(&self, round: u64, number: u64) -> Result<(), Error> {
         let before = self.flushing.get().filter(|before| before.round == round);
         let new = || Flushing { round, number, made: self.pending.last_made() };
@@ -227,7 +228,7 @@ impl Asker {
         Ok(())
     }
 
-    /// Waits until the home has all changes up to one, at most so long: the next question says it else.
+    /// Waits until the home has all changes up to one, at most for `within`; else the next request checks again.
     fn is_handed_in(&self, made: u64, within: Duration) -> Result<bool, Error> {
         self.pending.flush()?;
         let until = Instant::now() + within;
@@ -241,12 +242,12 @@ impl Asker {
             if left.is_zero() {
                 return Ok(false);
             }
-            // A record is settled a moment after it is stored.
+            // A record is settled shortly after it is stored.
             tree.wait_beyond(seq, left.min(SETTLED_AFTER));
         }
     }
 
-    /// Waits for somebody who wants something of the home, and asks for it.
+    /// Waits for a local request, and forwards it to the home.
     fn answer(&self, session: &mut Option<Session>, wanted: Wanted) -> Result<(), Error> {
         let lease = self.pending.own_lease();
         let Some(ticket) = lease.await_wanted(wanted, IDLE) else {
@@ -272,7 +273,7 @@ impl Asker {
         loop {
             let seq = tree.position()?.seq;
             if seq >= last {
-                // Whoever stored it has shown it before somebody else has the turn.
+                // The thread that stored the record has applied it before it releases the turn.
                 drop(self.pending.turn());
                 return Ok(());
             }
@@ -287,7 +288,8 @@ impl Asker {
 
     fn acquire(&self, session: &mut Session) -> Result<(), Error> {
         let lease = self.pending.own_lease();
-        // Who waited for a site that is gone has a lease that is over; nobody is left to be waited for then.
+        // The home may have waited for a lost site so long that the first lease has expired; a second request does
+        // not wait for it.
         for _ in 0..2 {
             let asked = lease.moment();
             match ask(session, AboutVolume::AcquireLease { volume: self.facts.id })? {

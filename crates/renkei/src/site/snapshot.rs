@@ -1,7 +1,7 @@
-//! The configuration, mapping, trust and open storages of one moment.
+//! Snapshot: configuration, mapping, trust and open storages as of one moment.
 //!
-//! A storage is opened once (`storage_root`) and shared by all snapshots that have it unchanged, so that a change of the map never
-//! waits for a file system. One that is missing is looked for by the PoP's watch alone.
+//! A storage is opened once (`storage_root`) and shared by all snapshots that have it unchanged, so that a change
+//! of the map never waits for a file system. Only the PoP's watch thread polls for a missing one.
 
 use super::backfill::{AsAccount, Distant};
 use super::buffer::Buffer;
@@ -35,16 +35,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-/// Largest mapping file accepted.
+/// Maximum size of the mapping file.
 pub(super) const MAX_MAP_BYTES: u64 = 16 << 20;
 
-/// Where the PoP's buffer is, and the buffer once it was opened.
+/// The folder of the PoP's buffer, and the buffer once it was opened.
 struct Slot {
     folder: PathBuf,
     opened: Mutex<Option<Arc<Buffer>>>,
 }
 
-/// What all snapshots have in common.
+/// State shared by all snapshots.
 #[derive(Clone)]
 struct Shared {
     buffer: Arc<Slot>,
@@ -53,16 +53,16 @@ struct Shared {
     web: Arc<WebCertificate>,
 }
 
-/// State of the files when they were read, to notice a change.
+/// Stamps of the files when they were read, to detect changes.
 pub type Mark = Vec<Option<(SystemTime, u64, u64)>>;
 
-/// Where the PoP listens and what it announces. `listen` is read when the PoP starts, and as long as the files have another
-/// one, the addresses of before are announced: nothing listens at the new ones yet.
+/// The addresses of the PoP. `listen` takes effect when the PoP starts; as long as the files have a different one,
+/// the endpoints of before are announced: nothing listens at the new ones yet.
 #[derive(Clone)]
 pub(super) struct Listening {
-    /// As the files and the environment said when the PoP started.
+    /// As of the files and the environment when the PoP started.
     in_force: Vec<SocketAddr>,
-    /// As they say now.
+    /// As of the files now.
     wanted: Vec<SocketAddr>,
     announced: Vec<String>,
 }
@@ -80,29 +80,29 @@ impl Listening {
         Listening { in_force: self.in_force.clone(), wanted, announced }
     }
 
-    /// The addresses in force and those of the files, where these are others.
+    /// The addresses in force and those of the files, if they differ.
     pub(super) fn pending(&self) -> Option<(&[SocketAddr], &[SocketAddr])> {
         (self.wanted != self.in_force).then_some((&self.in_force, &self.wanted))
     }
 }
 
-/// Everything a request is judged by.
+/// The configuration by which a request is judged.
 pub struct Snapshot {
     /// The site's name.
     pub site: SiteName,
     /// The configuration.
     pub config: Config,
-    /// Where the PoP listens.
+    /// The addresses of the PoP.
     pub(super) listening: Listening,
-    /// Whom the site trusts.
+    /// The trusted sites.
     pub trust: Arc<Trust>,
-    /// Who becomes which account.
+    /// The mapping of principals to accounts.
     pub mapping: Mapping,
     /// The certificate and key of the PoP, or of the agent.
     pub credential: Credential,
-    /// Whom it names.
+    /// The principal it names.
     pub principal: Principal,
-    /// The same under the former name of the site, while partners may not know the new one.
+    /// The credential under the former name of the site, while partners may not know the new one.
     pub(super) former_credential: Option<Credential>,
     /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
     pub renkei_tls: Arc<ServerConfig>,
@@ -117,13 +117,13 @@ pub struct Snapshot {
     open_volumes: Arc<Volumes>,
     pub(super) fetching: Arc<ReadThrough>,
     buffer: Arc<Slot>,
-    /// What agents are told, by the account that they serve; made when the first one asks.
+    /// Texts for agents, by the account that they serve; made on the first request.
     pub(super) texts: Mutex<BTreeMap<String, Arc<super::agents::Texts>>>,
     mark: Mark,
 }
 
 impl Snapshot {
-    /// Reads everything but the configuration, which the caller read.
+    /// Loads everything but the configuration, which the caller has loaded.
     pub fn load(home: &Home, config: Config) -> Result<Self, Error> {
         let slot = Slot { folder: config.buffer.folder(home), opened: Mutex::default() };
         let shared = Shared {
@@ -133,7 +133,7 @@ impl Snapshot {
             web: Arc::default(),
         };
         shared.web.look(&config.web);
-        // What a flag says is this process's alone; commands in the directory announce what the files say.
+        // Flags apply to this process only; commands in the directory announce the endpoints in the files.
         let listening = Listening::at_start(&Config::load(home)?);
         Self::load_after(home, config, listening, &BTreeMap::new(), shared, mark(home))
     }
@@ -149,7 +149,7 @@ impl Snapshot {
         let site = config.site(home)?.clone();
         let map = read_text(&home.map_file(), MAX_MAP_BYTES)?.unwrap_or_default();
         let storages = config.storage.iter().map(|(name, storage)| {
-            // Also one that is missing: to open it may wait for ever, which only the watch may.
+            // Even a missing one: opening it may block for ever, which only the watch thread may risk.
             let same = before.get(name).filter(|root| root.storage == *storage);
             (name.clone(), same.cloned().unwrap_or_else(|| Root::open(home, name, storage)))
         });
@@ -157,7 +157,7 @@ impl Snapshot {
         let principal = credential.principal()?;
         let former = former_host(home);
         let mut volumes = volume_config::load(home)?;
-        // Whoever made both by hand is served the storage, as before.
+        // If both were created by hand, the storage takes precedence.
         volumes.retain(|name, _| !config.storage.contains_key(name));
         let Shared { buffer, open_volumes, fetching, web } = shared;
         let mut trust = Trust::load(home)?;
@@ -184,9 +184,9 @@ impl Snapshot {
         })
     }
 
-    /// Reads everything again; what was set by flags when the PoP started stays.
+    /// Reloads everything; values set by flags at the start of the PoP stay.
     pub fn reload(&self, home: &Home) -> Result<Self, Error> {
-        // Before the first file is read: what changes meanwhile is then noticed the next time.
+        // Taken before the first file is read, so that a change meanwhile is noticed the next time.
         let mark = mark(home);
         let fresh = Config::load(home)?;
         let listening = self.listening.after(&fresh);
@@ -202,7 +202,7 @@ impl Snapshot {
         Ok(fresh)
     }
 
-    /// Closes the storages that are not configured any more, whoever still has this snapshot.
+    /// Closes the storages that are no longer configured, even if this snapshot is still in use.
     fn close_removed(&self, fresh: &Snapshot, home: &Home) {
         for (name, root) in self.storages.iter().filter(|(name, _)| !fresh.storages.contains_key(*name)) {
             root.close(fresh.removed(name));
@@ -212,29 +212,29 @@ impl Snapshot {
         }
     }
 
-    /// The error for a storage that was removed while something worked on it.
+    /// The error for work on a storage that was removed.
     fn removed(&self, name: &str) -> Error {
         let cause = "it was removed from the PoP";
         Error::new(Code::StorageUnknown, "look up storage", name, cause).at(self.site.as_str())
     }
 
-    /// The state of the files it was read from.
+    /// The stamps of the files it was read from.
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// Whether this is an agent, which serves one storage and nothing else.
+    /// Whether the process is an agent, which serves only its storage.
     pub fn is_agent(&self) -> bool {
         matches!(self.principal, Principal::Agent { .. })
     }
 
-    /// The account of the agent that serves a storage, if one does and this is not it.
+    /// The account of the agent that serves a storage, if one does and this process is not it.
     pub fn agent_of(&self, storage: &str) -> Option<&str> {
         let root = self.storages.get(storage).filter(|_| !self.is_agent())?;
         root.storage.agent.as_deref()
     }
 
-    /// Whether some storage is meant for an agent of this account.
+    /// Whether a storage is assigned to an agent of this account.
     pub(super) fn has_agent_of(&self, account: &str) -> bool {
         self.storages.keys().any(|storage| self.agent_of(storage) == Some(account))
     }
@@ -244,15 +244,16 @@ impl Snapshot {
         Principal::Agent { site: self.site.clone(), storage: storage.into() }
     }
 
-    /// Looks at the storages: which are missing, are there again, or are other directories than those that are open.
+    /// Checks in the background whether storages are missing, are there again, or were replaced by other
+    /// directories.
     pub fn look_at_storages(&self) {
         self.storages.values().for_each(Root::look_soon);
     }
 
-    /// Why what lies in a storage or volume that was there cannot be worked on any more, as far as that was seen last.
+    /// The error for work in a storage or volume that was seen to be unusable in the last check.
     pub(super) fn trouble_of(&self, name: &str) -> Option<Error> {
         let storage = self.volumes.get(name).map_or(name, |facts| facts.storage.as_str());
-        // The buffer, and a volume of which nothing is held here, are in no storage.
+        // The buffer, and a volume without replicas here, are in no storage.
         if storage == BUFFER || storage.is_empty() {
             return None;
         }
@@ -262,8 +263,8 @@ impl Snapshot {
         }
     }
 
-    /// The buffer, opened when it is first asked for. One that was switched off and is not empty is there still, without
-    /// room for more.
+    /// The buffer, opened on the first request. A buffer that was disabled and is not empty is still opened,
+    /// without space for more.
     ///
     /// # Errors
     /// `BufferMissing` if there is none, and those of the file system.
@@ -308,7 +309,7 @@ impl Snapshot {
             .map(|facts| self.open_volume(name, facts).map_err(|error| error.at(self.site.as_str())))
     }
 
-    /// Opens the volume of this site that has a number.
+    /// Opens the volume of this site with an id.
     ///
     /// # Errors
     /// As [`Snapshot::volume`].
@@ -321,7 +322,7 @@ impl Snapshot {
         self.open_volumes.open(name, facts, &self.site_of(facts)?, Arc::new(AsAccount(facts.account.clone())))
     }
 
-    /// Where the plain files of a volume are.
+    /// The location of the plain files of a volume.
     fn site_of(&self, facts: &VolumeConfig) -> Result<VolumeLocation, Error> {
         let root = self.storage(&facts.storage)?;
         let (storage, identity) = (&root.storage, Some(root.identity()?));
@@ -329,12 +330,12 @@ impl Snapshot {
         Ok(VolumeLocation { root: storage.path.clone(), path: facts.place()?, access, identity })
     }
 
-    /// Why the directory of a volume that is only read here is not the one that it was.
+    /// The error if the directory of a volume that is read-only here was replaced by another one.
     pub(super) fn replaced(&self, facts: &VolumeConfig) -> Option<Error> {
         self.open_volumes.replaced(&facts.id)
     }
 
-    /// Takes the directory that is there now for that of a followed volume's replicas.
+    /// Accepts the present directory as that of a followed volume's replicas.
     ///
     /// # Errors
     /// Those of [`Volumes::accept_copy`](crate::volume::Volumes::accept_copy), and of its storage.
@@ -350,7 +351,7 @@ impl Snapshot {
         self.open_volumes.accept_copy(facts.id, &pending, &plain, &run_as, incomplete)
     }
 
-    /// Takes the directory that is there now for that of a volume of this site.
+    /// Accepts the present directory as that of a volume of this site.
     ///
     /// # Errors
     /// `VolumeUnknown`, and those of [`Volumes::accept`](crate::volume::Volumes::accept).
@@ -360,7 +361,7 @@ impl Snapshot {
         self.open_volumes.accept(name, facts, &at, &hands, incomplete)
     }
 
-    /// Opens all volumes that can be, so that they are followed, and closes those that are no more.
+    /// Opens all available volumes, so that their reconcilers run, and closes removed and unusable ones.
     pub fn follow_volumes(&self) {
         let ids: Vec<_> = self.volumes.values().map(|facts| facts.id).collect();
         self.open_volumes.keep_only(|id| ids.contains(id));
@@ -377,7 +378,7 @@ impl Snapshot {
         }
     }
 
-    /// A volume of this site whose plain files are what is at their path now.
+    /// Opens a volume of this site, again if another directory is at its path by now.
     ///
     /// # Errors
     /// As [`Snapshot::volume`].
@@ -396,13 +397,13 @@ impl Snapshot {
         }
     }
 
-    /// Closes a volume of this site in whose place is another directory now.
+    /// Closes a volume of this site if another directory is at its path by now.
     fn close_if_moved(&self, facts: &VolumeConfig) {
         self.open_volumes
             .close_if_moved(facts.id, || self.storage(&facts.storage)?.local()?.below(&facts.place()?));
     }
 
-    /// Forgets the tree of a volume that was deleted.
+    /// Removes the tree of a deleted volume.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -422,14 +423,14 @@ impl Snapshot {
         }
     }
 
-    /// A volume of this site as a store, which reads at other sites what they have alone.
+    /// A volume of this site as a store that reads remote content through from other sites.
     pub(super) fn volume_store(&self, name: &str, volume: Arc<Volume>) -> Result<Arc<dyn Store>, Error> {
         let (fetching, tree) = (self.fetching.clone(), volume.tree().clone());
         let elsewhere = Arc::new(Distant { fetching, name: name.into(), tree });
         Ok(Arc::new(VolumeStore::with_elsewhere(volume, elsewhere)))
     }
 
-    /// Opens a volume that is followed, with what is needed to change it.
+    /// Opens a followed volume, with a writer if it is to be changed.
     pub(super) fn followed(
         &self,
         name: &str,
@@ -441,7 +442,7 @@ impl Snapshot {
         Ok(FollowedStore::new(contents.pending.clone(), &facts.id, contents, home, writer))
     }
 
-    /// What this site changed itself in a volume that it follows.
+    /// The outbox of this site for a followed volume.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -449,14 +450,14 @@ impl Snapshot {
         self.open_volumes.pending(name, facts.id)
     }
 
-    /// The same, of which only what is held here can be read.
+    /// Opens a followed volume for reading held files only.
     pub(super) fn followed_here(&self, name: &str, facts: &VolumeConfig) -> Result<FollowedStore, Error> {
         let contents = self.contents(name, facts)?;
         let (pending, home) = (contents.pending.clone(), format!("{}:/{name}", facts.home));
         Ok(FollowedStore::new(pending, &facts.id, Arc::new(HeldOnly(contents)), home, None))
     }
 
-    /// The content of a volume that is followed.
+    /// The content of a followed volume.
     pub(super) fn contents(&self, name: &str, facts: &VolumeConfig) -> Result<Contents, Error> {
         let pending = self.pending(name, facts)?;
         let plain = match facts.storage.as_str() {
@@ -489,7 +490,7 @@ impl Snapshot {
     }
 }
 
-/// The certificate of a PoP under the former name of its site; without it partners take the new name over by hand.
+/// The certificate of a PoP under the former name of its site; without it partners need the new name by hand.
 fn former_host(home: &Home) -> Option<(String, Credential)> {
     rotation::former_host(home, SystemTime::now()).unwrap_or_else(|error| {
         tracing::warn!(%error, "the certificate under the former name of the site cannot be used");
@@ -497,7 +498,7 @@ fn former_host(home: &Home) -> Option<(String, Credential)> {
     })
 }
 
-/// State of the files now.
+/// The current stamps of the files.
 pub fn mark(home: &Home) -> Mark {
     let files = [
         home.config_file(),
@@ -508,7 +509,7 @@ pub fn mark(home: &Home) -> Mark {
         home.revoked_file(),
         home.host_cert(),
         home.ca_cert(),
-        // Where the hand-over of an authority comes, under a name of its own.
+        // For the handover of an authority, whose file name varies.
         home.pki_dir(),
     ];
     files.iter().map(|path| mark_of(path)).collect()

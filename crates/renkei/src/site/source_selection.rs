@@ -1,9 +1,9 @@
-//! Source selection: which site is asked for content that is not here, in which order
-//! (`renkei_core::namespace::source`), with a backoff for sites that failed a moment ago.
+//! Source selection: the order in which sites are asked for remote content (`renkei_core::namespace::source`), with
+//! a backoff for sites that failed recently.
 //!
-//! A follower asks the home first, unless another one has the folder and a clearly better path; the home asks the site
-//! that wrote a file first. Path quality is known from this site's own transfers. A reader whose source is lost in the
-//! middle continues at the next one that has the same version.
+//! A follower asks the home first, unless another follower has the folder and a clearly better path; the home asks
+//! the site that wrote a file first. Path quality is known from this site's own transfers. A reader that loses its
+//! source in the middle continues at the next one that has the same version.
 
 use super::Site;
 use super::read_through::ReadThrough;
@@ -18,12 +18,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a site that could not be asked is asked last.
+/// Duration for which a failed site is asked last.
 const FAILS_FOR: Duration = Duration::from_secs(30);
-/// A transfer of fewer bytes tells of its beginning and not of the way.
+/// The rate of a smaller transfer reflects its start-up and not the path.
 pub(super) const TELLING_BYTES: u64 = 1 << 20;
 
-/// Sites that could not be asked, since when, and why.
+/// Sites whose last request failed, with time and error.
 #[derive(Default)]
 pub(super) struct Failing(Mutex<HashMap<SiteName, (Instant, Error)>>);
 
@@ -32,17 +32,17 @@ impl Failing {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether a site could not be asked a moment ago.
+    /// Whether the last request to a site failed recently.
     fn has(&self, site: &SiteName) -> bool {
         self.lock().get(site).is_some_and(|(at, _)| at.elapsed() < FAILS_FOR)
     }
 
-    /// Why it could not be asked, if that was after a moment.
+    /// The error of a request to the site that failed at or after `moment`.
     pub(super) fn since(&self, site: &SiteName, moment: Instant) -> Option<Error> {
         self.lock().get(site).filter(|(at, _)| *at >= moment).map(|(_, error)| error.clone())
     }
 
-    /// Notes how asking it went.
+    /// Records the outcome of a request.
     pub(super) fn note(&self, site: &SiteName, error: Option<&Error>) {
         let mut all = self.lock();
         match error.filter(|error| is_of_the_way(error, site)) {
@@ -52,23 +52,24 @@ impl Failing {
     }
 }
 
-/// Whether a site could not be reached, or was lost; what it says itself of others is no sign of that.
+/// Whether an error means that a site was unreachable or lost; an error it reports itself about other sites does
+/// not.
 pub(super) fn is_of_the_way(error: &Error, site: &SiteName) -> bool {
     error.code.row().id.starts_with("RK-NET-") && error.side != site.as_str()
 }
 
-/// What asking one site after the other told.
+/// The errors of sites asked one after the other.
 #[derive(Default)]
 pub(super) struct Tried(Vec<(SiteName, Error)>);
 
 impl Tried {
-    /// A site did not give it.
+    /// Records the error of a site.
     pub(super) fn note(&mut self, site: &SiteName, error: Error) {
         tracing::debug!(%site, %error, "content does not arrive from a site");
         self.0.push((site.clone(), error));
     }
 
-    /// Why none of them gave it.
+    /// The combined error.
     pub(super) fn into_error(self, subject: &str) -> Error {
         let rest: Vec<String> = self
             .0
@@ -89,8 +90,8 @@ impl Tried {
 }
 
 impl Site {
-    /// The sites that may have what is at a path of a volume, in the order in which they are asked; `first` is the first by its
-    /// part. Those that are not trusted here are left out.
+    /// The sites that may have the content at a path of a volume, in the order in which they are asked; `first` is
+    /// the preferred one by its role. Sites that are not trusted here are left out.
     pub(super) fn sources(
         &self,
         first: Option<&SiteName>,
@@ -113,7 +114,7 @@ impl Site {
         source::order(first.into_iter().chain(others).collect())
     }
 
-    /// Which sites were asked for content that none of them gave, for people.
+    /// The sites asked in vain for content, for display.
     pub(super) fn told_asked(&self, sites: &[SiteName]) -> String {
         let snapshot = self.last_snapshot();
         let is_failing = |site: &SiteName| snapshot.fetching.failing().has(site);
@@ -128,7 +129,7 @@ impl Site {
         }
     }
 
-    /// Notes how asking a site for content went.
+    /// Records the outcome of a request for content.
     pub(super) fn note_asked(&self, site: &SiteName, error: Option<&Error>) {
         self.last_snapshot().fetching.failing().note(site, error);
     }
@@ -138,21 +139,21 @@ fn names(sites: &[&SiteName]) -> String {
     sites.iter().map(|site| site.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// A file of a volume that sites are asked for.
+/// A wanted file of a volume.
 pub(super) struct Wish<'w> {
     /// The volume.
     pub(super) name: &'w str,
-    /// Where in it.
+    /// Its path.
     pub(super) path: &'w RelPath,
-    /// The version that is wanted, as it shows.
+    /// The stamp of the wanted version.
     pub(super) stamp: Stamp,
 }
 
 impl ReadThrough {
-    /// Opens a file at the first of some sites that gives it. `first` may say that it is another version by now.
+    /// Opens a file at the first of some sites that has it. Only `first` may return a newer version.
     ///
     /// # Errors
-    /// Why none of them gives it, with all their names.
+    /// The combined error of all sites.
     pub(super) fn open_at_any(
         self: &Arc<Self>,
         wish: &Wish<'_>,
@@ -186,13 +187,13 @@ impl ReadThrough {
     }
 }
 
-/// A file at one of several sites.
+/// A file available at several sites, with failover.
 struct Anywhere {
     fetching: Arc<ReadThrough>,
     name: String,
     path: RelPath,
     stamp: Stamp,
-    /// Where it is read, and who may be asked after that one.
+    /// The current source, and the sites to fail over to.
     state: Mutex<(Arc<dyn ReadFile>, VecDeque<SiteName>)>,
 }
 
@@ -201,7 +202,7 @@ impl Anywhere {
         self.state.lock().expect("no thread panics while it holds the lock").0.clone()
     }
 
-    /// Goes on at the next site, unless somebody else did; fails as `failed` did if there is none.
+    /// Fails over to the next site, unless another reader did; returns `failed` if there is none.
     fn go_on(&self, at: &Arc<dyn ReadFile>, failed: Error) -> Result<(), Error> {
         let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         if !Arc::ptr_eq(&state.0, at) {

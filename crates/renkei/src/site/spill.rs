@@ -1,11 +1,12 @@
 //! Queued transfers between two other sites whose destination cannot be reached: their files are brought to the buffer
 //! here, hop one, and forwarded when the destination is back, hop two.
 //!
-//! Both hops are pushes as every attempt makes them. What says where a transfer stands is the buffer alone: once all has
-//! come, verified and durable, the piece is sealed, and every later attempt sends from it, whatever became of the source.
-//! Before that the source is asked, so that a kill in the middle loses nothing but time: hop one resumes at the block.
+//! Both hops are pushes like those of any attempt. The state of a transfer is the buffer's alone: once all files
+//! have arrived, verified and durable, the piece is sealed, and every later attempt sends from it, whatever happens
+//! to the source. Before that an attempt reads from the source, so that a kill in the middle costs only time: hop
+//! one resumes at the block.
 //!
-//! Only plain copies are brought here. What differs, as `sync` asks, is known to the destination alone.
+//! Only plain copies are spilled. The differences that `sync` needs are known to the destination alone.
 
 use super::Site;
 use super::access::account_name;
@@ -24,22 +25,23 @@ use renkei_core::wire::message::{
 use renkei_core::wire::queue::{Attempt, Submission};
 use renkei_core::wire::violation;
 
-/// How long a transfer waits for room that does not try again, in milliseconds; tries are 5 minutes apart at most.
+/// Time after which a waiting request expires if it is not repeated, in milliseconds; attempts are at most 5
+/// minutes apart.
 const PATIENCE_MS: u64 = 10 * 60 * 1000;
 
-/// What a transfer's credential needs to be brought to the buffer of `site`, and to be sent from there.
+/// Permits for a transfer's credential to write to the buffer of `site` and to send from there.
 pub(super) fn spill_permits(site: &SiteName, id: &TransferId) -> Vec<Permit> {
     let permit = |right| Permit { site: site.clone(), place: place(id), right };
     vec![permit(Right::Write), permit(Right::Read)]
 }
 
-/// Whether it only copies, so that it is the same whatever is at the destination.
+/// Whether it is a plain copy, independent of the state of the destination.
 fn is_plain(spec: &Submission) -> bool {
     let options = || spec.open.choices.iter().map(|(_, choice)| &choice.options);
     options().all(|options| options.existing == Existing::Replace && !options.delete)
 }
 
-/// Since when nothing was reached: the start of the oldest of the last attempts that all moved nothing.
+/// The start of the oldest of the last consecutive attempts that failed as unavailable and moved nothing.
 fn unreachable_since(attempts: &[Attempt]) -> Option<u64> {
     let in_vain = |attempt: &&Attempt| {
         let unavailable = attempt.error.as_ref().is_some_and(|error| error.kind() == Kind::Unavailable);
@@ -49,7 +51,7 @@ fn unreachable_since(attempts: &[Attempt]) -> Option<u64> {
 }
 
 impl Site {
-    /// Whether a transfer is brought here if its destination cannot be reached.
+    /// Whether a transfer may be spilled here if its destination is unreachable.
     pub(super) fn spills(&self, spec: &Submission) -> bool {
         let (home, snapshot) = (self.name(), self.last_snapshot());
         let config = &snapshot.config.buffer;
@@ -59,8 +61,8 @@ impl Site {
 }
 
 impl Run<'_> {
-    /// A session with the destination, and the transfer as it is sent now: from the buffer if all of it is there. It is
-    /// brought there first if the destination has been out of reach for long.
+    /// A session with the destination, and the transfer to send: from the buffer if it is sealed there. If the
+    /// destination has been unreachable for long, the files are brought to the buffer first.
     pub(super) fn reach(&self, dialler: &Dialler, spec: &Submission) -> Result<(Session, Submission), Error> {
         if let Some(buffered) = self.out_of_buffer(spec) {
             return Ok((dialler.connect(&spec.to)?, buffered));
@@ -76,7 +78,7 @@ impl Run<'_> {
         }
     }
 
-    /// The transfer from the buffer, if it was brought there and all of it is.
+    /// The transfer with the buffer as its source, if it is sealed there.
     fn out_of_buffer(&self, spec: &Submission) -> Option<Submission> {
         let home = self.site.name();
         let id = &spec.send.transfer;
@@ -99,7 +101,7 @@ impl Run<'_> {
             return Ok(false);
         }
         if self.site.buffer()?.held_by(id).is_some() {
-            // It was begun, and goes on.
+            // Hop one was begun before, and is resumed.
             return Ok(true);
         }
         let since = unreachable_since(&self.site.queue.catalogue()?.attempts(id)?);
@@ -107,9 +109,9 @@ impl Run<'_> {
         Ok(since.is_some_and(|since| now_ms().saturating_sub(since) >= after_ms))
     }
 
-    /// Hop one.
+    /// Runs hop one.
     fn fill(&self, dialler: &Dialler, spec: &Submission, unreachable: &Error) -> Result<(), Error> {
-        // What goes wrong here is told, and the transfer still waits for its destination.
+        // A failure of hop one is reported, and the transfer continues to wait for its destination.
         let waits = |error: Error| match error.code {
             Code::Cancelled => error,
             _ => {

@@ -1,10 +1,10 @@
-//! What a storage was when it was added or accepted, so that another directory under its path is not taken for it.
+//! The identity of a storage when it was added or accepted, so that another directory at its path is detected.
 //!
-//! One text file for each storage, `state/storages/NAME.toml`: the path, the id in the marker, the fingerprint of the
-//! directory (`store::marker`). Whoever opens a storage compares. A storage without such a file, of a PoP that was older or
-//! because its path was changed in config.toml, is taken as it is and recorded. Guarantee: the same marker is the same
-//! storage, wherever it is mounted; where there is none, the same fingerprint is. Two storages of a PoP have one marker only
-//! if they are one directory. Non-goal: files below the root.
+//! One text file for each storage, `state/storages/NAME.toml`: the path, the id in the marker, the fingerprint of
+//! the directory (`store::marker`), compared at each open. A storage without such a file, from an older PoP or
+//! because its path was changed in config.toml, is accepted as it is and recorded. Guarantee: the same marker is
+//! the same storage, wherever it is mounted; without a marker, the same fingerprint is. Two storages of a PoP have
+//! one marker only if they are one directory. Non-goal: files below the root.
 
 use crate::config::{Config, Storage};
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
@@ -23,13 +23,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Version of the file and of the marker.
 const VERSION: u32 = 1;
 
-/// Largest file accepted.
+/// Maximum size of the file.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Mode of the file: it holds no secret.
 const MODE: u32 = 0o644;
 
-/// What was recorded of a storage.
+/// The recorded identity of a storage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageIdentity {
     version: u32,
@@ -41,14 +41,14 @@ pub struct StorageIdentity {
     fingerprint: Fingerprint,
 }
 
-/// What stands in a marker.
+/// The content of a marker.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     version: u32,
     id: String,
 }
 
-/// Opens the directory of a storage and makes sure that it is the one that was meant; one that was never recorded is.
+/// Opens the directory of a storage and checks its recorded identity; without a record it is recorded now.
 ///
 /// # Errors
 /// `StorageMissing`, `StorageNotMounted`, `StorageChanged`, `StorageCopied`.
@@ -60,7 +60,7 @@ pub fn open(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Er
     if let Some(known) = &known {
         known.compare(&now)?;
     }
-    // It was removed, or could not be written before.
+    // The marker was removed, or could not be written before.
     let marker = now.marker.clone().or_else(|| put_marker(&store, known.as_ref(), storage));
     let recorded_unix = known.as_ref().map_or(now.recorded_unix, |known| known.recorded_unix);
     let now = StorageIdentity { marker, recorded_unix, ..now };
@@ -72,7 +72,7 @@ pub fn open(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, Er
     Ok(store)
 }
 
-/// The same without changing anything: for whoever only wants to know.
+/// The same without side effects.
 ///
 /// # Errors
 /// As [`open`].
@@ -87,17 +87,18 @@ pub fn check(home: &Home, name: &str, storage: &Storage) -> Result<LocalStore, E
     }
 }
 
-/// Makes sure that what is to be added is no storage of this PoP already, and no copy of one.
+/// Checks that a storage to be added is not a storage of this PoP already, nor a copy of one.
 ///
 /// # Errors
 /// `StorageCopied`.
 pub fn check_new(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
-    // What else is wrong with it is said when it is opened.
+    // Other errors are reported when it is opened.
     let now = open_mounted(storage).and_then(|store| StorageIdentity::of(&store, storage));
     now.map_or(Ok(()), |now| refuse_copy(home, name, &now, None))
 }
 
-/// A copy has the marker of what it was copied from. What was recorded with it before stays; so does a second name of one directory.
+/// Refuses a copy, which has the marker of its original. A storage recorded with the marker is kept, and so is a
+/// second name of one directory.
 fn refuse_copy(
     home: &Home,
     name: &str,
@@ -124,7 +125,7 @@ fn is_one_directory(one: &Path, other: &Path) -> bool {
     identity_at(one).is_ok_and(|one| identity_at(other).is_ok_and(|other| one == other))
 }
 
-/// Takes what is at the path of a storage now for that storage.
+/// Accepts the directory at the path of a storage as that storage.
 ///
 /// # Errors
 /// `StorageMissing`, `StorageNotMounted`, `StorageCopied`, and those of the file system.
@@ -136,7 +137,7 @@ pub fn accept(home: &Home, name: &str, storage: &Storage) -> Result<(), Error> {
     StorageIdentity { marker, ..now }.store(home, name)
 }
 
-/// Writes the marker again that somebody removed from a directory which is known to be that of the storage.
+/// Writes a removed marker again to the directory known to be that of the storage.
 pub(super) fn mark_again(home: &Home, name: &str, storage: &Storage, store: &LocalStore) {
     let known = StorageIdentity::load(home, name).ok().flatten();
     if let Some(known) = known.filter(|known| known.marker.is_some()) {
@@ -149,7 +150,7 @@ pub(super) fn mark_again(home: &Home, name: &str, storage: &Storage, store: &Loc
     }
 }
 
-/// Forgets what was recorded of a storage; its marker stays, for it may be another PoP's too.
+/// Removes the record of a storage; the marker stays, for it may be another PoP's too.
 ///
 /// # Errors
 /// Those of the file system.
@@ -173,7 +174,7 @@ fn open_mounted(storage: &Storage) -> Result<LocalStore, Error> {
     }
 }
 
-/// Writes a marker with the id that the storage had, or a new one; gives it if that could be done.
+/// Writes a marker with the known id of the storage, or a new one; returns the id on success.
 fn put_marker(store: &LocalStore, known: Option<&StorageIdentity>, storage: &Storage) -> Option<String> {
     if storage.read_only {
         return None;
@@ -184,7 +185,7 @@ fn put_marker(store: &LocalStore, known: Option<&StorageIdentity>, storage: &Sto
     let text = format!("# By this file renkei knows this directory again: please leave it here.\n{marker}");
     match store.put_marker(STORAGE, &text) {
         Ok(()) => Some(id),
-        // Another PoP, or another storage of this one, was quicker.
+        // Another PoP, or another storage of this one, has won the race.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => read_marker(store, storage).ok()?,
         Err(error) => {
             tracing::debug!(%error, path = %storage.path.display(), "no marker can be written");
@@ -193,7 +194,7 @@ fn put_marker(store: &LocalStore, known: Option<&StorageIdentity>, storage: &Sto
     }
 }
 
-/// The id in the marker of a directory; none where it has no marker or it cannot be read.
+/// The id in the marker of a directory; `None` without a marker or if it cannot be read.
 fn read_marker(store: &LocalStore, storage: &Storage) -> Result<Option<String>, Error> {
     let broken = |cause: String| {
         let subject = storage.path.join(STORAGE);
@@ -208,7 +209,7 @@ fn read_marker(store: &LocalStore, storage: &Storage) -> Result<Option<String>, 
             Ok(Some(marker.id))
         }
         Err(error) if error.kind() == ErrorKind::InvalidData => Err(broken(error.to_string())),
-        // The PoP may not look.
+        // The PoP has no permission to read it.
         Err(error) => {
             tracing::debug!(%error, path = %storage.path.display(), "the marker cannot be read");
             Ok(None)
@@ -217,7 +218,7 @@ fn read_marker(store: &LocalStore, storage: &Storage) -> Result<Option<String>, 
 }
 
 impl StorageIdentity {
-    /// What a directory is now.
+    /// The present identity of a directory.
     fn of(store: &LocalStore, storage: &Storage) -> Result<Self, Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let fingerprint = store.fingerprint().unwrap_or_else(|error| {
@@ -233,7 +234,7 @@ impl StorageIdentity {
         })
     }
 
-    /// Whether this is still the storage that was recorded, by what it is `now`.
+    /// Checks the present identity against this recorded one.
     fn compare(&self, now: &Self) -> Result<(), Error> {
         let is_same = self.fingerprint.matches(&now.fingerprint);
         match (&self.marker, &now.marker) {
@@ -256,7 +257,7 @@ impl StorageIdentity {
         Error::new(Code::StorageChanged, "open storage", self.path.display(), cause)
     }
 
-    /// What was recorded, if anything was.
+    /// The recorded identity, if there is one.
     fn load(home: &Home, name: &str) -> Result<Option<Self>, Error> {
         let path = file(home, name);
         let Some(text) = read_text(&path, MAX_BYTES)? else { return Ok(None) };
@@ -278,7 +279,7 @@ impl StorageIdentity {
     }
 }
 
-/// Files that root wrote belong to the account of the PoP, which writes them anew.
+/// Gives files that root wrote to the account of the PoP, which rewrites them.
 fn give_to_pop(home: &Home, paths: &[&Path]) {
     let Ok(state) = home.state_dir().metadata() else { return };
     if !rustix::process::geteuid().is_root() || state.uid() == 0 {
@@ -320,7 +321,7 @@ mod tests {
             open(&self.home, "data", &self.storage).map(drop).map_err(|error| error.code)
         }
 
-        /// Puts another directory in the place of the storage's; gives where that is now.
+        /// Replaces the storage's directory by another one; returns the new path of the former.
         fn exchange(&self) -> PathBuf {
             let aside = self.dir.path().join("aside");
             fs::rename(&self.storage.path, &aside).unwrap();

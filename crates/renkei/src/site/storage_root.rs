@@ -1,8 +1,8 @@
-//! The root of one storage: open, compared with the directory at its path, opened again when that is another one.
+//! The root of one storage: opened, compared with the directory at its path, and reopened if that was replaced.
 //!
-//! Guarantee: the result of [`Root::store`] was, at the time of the call, the directory at the storage's path and the
-//! one that was recorded (`storage_identity`). A root that is given up is closed, so that its file system can be
-//! unmounted. Callers that must not block use [`Root::trouble`], which tells the last result.
+//! Guarantee: the result of [`Root::store`] was, at the time of the call, the directory at the storage's path and
+//! the recorded one (`storage_identity`). A dropped root is closed, so that its file system can be unmounted.
+//! Callers that must not block use [`Root::trouble`], the result of the last check.
 
 use super::storage_identity;
 use crate::config::Storage;
@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex, RwLock};
 
 /// One named root.
 pub struct Root {
-    /// What the configuration says of it.
+    /// Its configuration.
     pub storage: Storage,
     name: String,
     home: Home,
     seen: RwLock<Result<Opened, Error>>,
-    /// Held while somebody looks.
+    /// Held during a check.
     looking: Mutex<()>,
-    /// Whether the watch has a thread that looks.
+    /// Whether a check is running in a thread of the watch.
     is_watched: AtomicBool,
-    /// Whether another directory took the place of the one that was open, since somebody asked.
+    /// Whether the open directory was replaced by another one since the last [`Root::take_exchanged`].
     was_exchanged: AtomicBool,
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Clone)]
 struct Opened {
     store: Arc<LocalStore>,
@@ -38,7 +38,7 @@ struct Opened {
 }
 
 impl Root {
-    /// Opens a storage, or notes why that cannot be done.
+    /// Opens a storage, or records the error.
     pub(super) fn open(home: &Home, name: &str, storage: &Storage) -> Arc<Self> {
         let first = Error::new(Code::StorageMissing, "open storage", storage.path.display(), "not looked at");
         let root = Root {
@@ -54,7 +54,7 @@ impl Root {
         Arc::new(root)
     }
 
-    /// The store, or why it cannot be used; looks at its path.
+    /// The store, or why it cannot be used; checks its path.
     ///
     /// # Errors
     /// `StorageMissing`, `StorageNotMounted`, `StorageChanged`, `WithAgent`.
@@ -62,12 +62,12 @@ impl Root {
         self.local().map(|store| store as Arc<dyn Store>)
     }
 
-    /// The same as what it is.
+    /// The same with its concrete type.
     ///
     /// # Errors
     /// As [`Root::store`].
     pub fn local(&self) -> Result<Arc<LocalStore>, Error> {
-        // One that is missing is looked for by the watch alone.
+        // Only the watch thread polls for a missing one.
         let opened = self.seen()?;
         if opened.is_still_at(&self.storage) {
             return Ok(opened.store);
@@ -77,15 +77,15 @@ impl Root {
         self.seen().map(|opened| opened.store)
     }
 
-    /// Device and inode of the directory that is open, which tell it from one that takes its place.
+    /// Device and inode of the open directory, which distinguish it from a replacement.
     ///
     /// # Errors
-    /// As [`Root::store`], of the last look.
+    /// As [`Root::store`], as of the last check.
     pub(super) fn identity(&self) -> Result<Identity, Error> {
         self.seen().map(|opened| opened.at)
     }
 
-    /// Why it could not be used when somebody looked last.
+    /// The error of the last check.
     pub fn trouble(&self) -> Option<Error> {
         self.seen().err()
     }
@@ -112,8 +112,8 @@ impl Root {
         Ok(Opened { store, at, is_marked })
     }
 
-    /// [`Root::look`] in a thread of its own, one at a time: at a file system that hangs it never ends, and other storages have
-    /// nothing to do with that.
+    /// [`Root::look`] in a thread of its own, one at a time: on a hanging file system it never ends, and other
+    /// storages must not wait for it.
     pub(super) fn look_soon(self: &Arc<Self>) {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
@@ -129,8 +129,8 @@ impl Root {
         }
     }
 
-    /// Compares the directory that is open with the one at the path, and opens that one where it is another; may wait for
-    /// the file system, and holds no lock meanwhile that others need.
+    /// Compares the open directory with the one at the path, and opens the latter if it differs; may block on the
+    /// file system, and holds no lock meanwhile that others need.
     pub(super) fn look(&self) {
         let _one = self.looking.lock().expect("no thread panics while it holds the lock");
         let before = match self.seen() {
@@ -149,7 +149,7 @@ impl Root {
         self.set(found);
     }
 
-    /// Writes the marker again if somebody removed it.
+    /// Writes a removed marker again.
     fn keep_marked(&self, opened: &Opened) {
         if opened.is_marked && opened.store.lacks_marker(STORAGE) {
             storage_identity::mark_again(&self.home, &self.name, &self.storage, &opened.store);
@@ -171,12 +171,12 @@ impl Root {
         }
     }
 
-    /// Whether another directory took its place since this was asked last: what is open in the old one is to be ended.
+    /// Whether the directory was replaced since the last call: work in the old one must be ended.
     pub(super) fn take_exchanged(&self) -> bool {
         self.was_exchanged.swap(false, Ordering::AcqRel)
     }
 
-    /// Closes it for good, whoever still has it.
+    /// Closes it for good, even if it is still referenced.
     pub(super) fn close(&self, error: Error) {
         let _one = self.looking.lock().expect("no thread panics while it holds the lock");
         self.set(Err(error));

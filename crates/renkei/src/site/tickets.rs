@@ -1,4 +1,4 @@
-//! Secrets that bind connections to what they belong to: tickets for data streams, grants for other sites.
+//! Secrets that associate connections: tickets for data streams of a session, grants for pushes by other sites.
 
 use super::access::Access;
 use super::transfer::{STREAM_BYTES, Stop};
@@ -16,42 +16,42 @@ use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a session waits for its data streams.
+/// Timeout of a session for its data streams.
 const JOIN_WITHIN: Duration = Duration::from_secs(60);
-/// How often a waiting session looks whether it was stopped, or its client left.
+/// Interval at which a waiting session checks for a stop or a disconnected client.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a grant may wait to be redeemed.
+/// Lifetime of a grant.
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
-/// Grants that may wait at once.
+/// Maximum outstanding grants.
 const MAX_GRANTS: usize = 4096;
 
-/// By what a PoP knows the grants that an agent of its site gave, which it has not itself: the end of the ticket.
+/// The suffix of a ticket by which a PoP recognises grants that an agent of its site gave, which it has not itself.
 pub type Mark = [u8; 8];
-/// Where it begins; what is before it is secret, and enough of that.
+/// Offset of the mark; the bytes before it are secret, and enough of them.
 const MARK_AT: usize = size_of::<Ticket>() - size_of::<Mark>();
 
-/// The mark of the grants of a storage's agent; no secret.
+/// The mark of the grants of a storage's agent; it is no secret.
 pub fn mark_of(storage: &str) -> Mark {
     let hash = blake3::derive_key("renkei 2026 grants of an agent", storage.as_bytes());
     *hash.first_chunk().expect("32 bytes")
 }
 
-/// Whether a ticket has a mark.
+/// Whether a ticket ends with a mark.
 pub fn has_mark(ticket: &Ticket, mark: &Mark) -> bool {
     ticket[MARK_AT..] == *mark
 }
 
-/// What one principal may have of something of which there is `limit` for all.
+/// The share of one principal in a resource with `limit` units.
 pub fn one_share(limit: usize) -> usize {
     (limit / 2).max(1)
 }
 
-/// What all principals of another site may have of it together: who is trusted may name any number of users.
+/// The share of all principals of another site together: a trusted site may name any number of users.
 pub fn site_share(limit: usize) -> usize {
     (limit - limit / 4).max(1)
 }
 
-/// A fresh secret.
+/// Generates a random ticket.
 pub fn random_ticket() -> Result<Ticket, Error> {
     let mut ticket = [0; 32];
     aws_lc_rs::rand::fill(&mut ticket)
@@ -59,15 +59,15 @@ pub fn random_ticket() -> Result<Ticket, Error> {
     Ok(ticket)
 }
 
-/// Sessions with data streams, waiting for them or using them.
+/// Issued tickets: sessions that wait for their data streams or use them.
 #[derive(Clone, Default)]
 pub struct Tickets(Arc<Mutex<HashMap<Ticket, Issued>>>);
 
-/// One session's streams.
+/// The streams of one session.
 struct Issued {
     join: mpsc::SyncSender<TlsStream>,
     streams: u16,
-    /// What else it keeps in memory, in streams.
+    /// Its other memory, in units of streams.
     kept: usize,
     principal: Principal,
 }
@@ -78,12 +78,12 @@ impl Issued {
     }
 }
 
-/// A session's hold on its streams; the ticket ends with it.
+/// A session's ticket and its joined streams; dropping it revokes the ticket.
 pub struct Waiting<'a> {
     tickets: &'a Tickets,
-    /// The ticket to hand out.
+    /// The ticket for the client.
     pub ticket: Ticket,
-    /// How many streams may join.
+    /// The number of streams that may join.
     pub streams: u16,
     joined: mpsc::Receiver<TlsStream>,
 }
@@ -93,12 +93,12 @@ impl Tickets {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Makes a ticket for `wanted` streams, or for half of what is left if that is fewer, so that the next session
-    /// gets some too. All sessions together have at most `limit`, those of `principal` at most half of it: nobody
-    /// takes all from the others.
+    /// Issues a ticket for `wanted` streams, or for half of the remaining ones if that is fewer, so that the next
+    /// session gets some too. All sessions together have at most `limit`, those of `principal` at most half of it,
+    /// so no principal starves the others.
     ///
     /// # Errors
-    /// `OutOfMemory` if not even one stream is left.
+    /// `OutOfMemory` if not a single stream is left.
     pub fn issue(&self, principal: &Principal, wanted: u16, limit: usize) -> Result<Waiting<'_>, Error> {
         let ticket = random_ticket()?;
         let mut issued = self.lock();
@@ -121,7 +121,7 @@ impl Tickets {
         Ok(Waiting { tickets: self, ticket, streams, joined })
     }
 
-    /// Lets a session keep `bytes` in all beside its streams, under the limits of [`Tickets::issue`].
+    /// Charges `bytes` in total to a session beside its streams, under the limits of [`Tickets::issue`].
     fn keep(&self, ticket: &Ticket, bytes: u64, limit: usize) -> Result<(), Error> {
         let kept = usize::try_from(bytes.div_ceil(STREAM_BYTES)).unwrap_or(usize::MAX);
         let mut issued = self.lock();
@@ -152,7 +152,7 @@ impl Tickets {
         Ok(())
     }
 
-    /// Streams that all sessions have, and what they keep beside them, in streams.
+    /// Streams and other memory of all sessions, in units of streams.
     pub fn used(&self) -> usize {
         self.lock().values().map(Issued::used).sum()
     }
@@ -160,7 +160,7 @@ impl Tickets {
     /// Hands a stream to the session it belongs to.
     ///
     /// # Errors
-    /// `TicketRefused`, and the stream, so that its peer can be told.
+    /// `TicketRefused`, with the stream, so that its peer can be told.
     pub fn join(&self, join: &Join, stream: TlsStream) -> Result<(), (Error, Box<TlsStream>)> {
         let waiting = self.lock().get(&join.ticket).map(|issued| issued.join.clone());
         let (cause, stream) = match waiting {
@@ -177,7 +177,7 @@ impl Tickets {
 }
 
 impl Waiting<'_> {
-    /// The session's allowance of memory beside its streams, as long as its ticket lives.
+    /// The memory allowance of the session beside its streams, valid as long as its ticket.
     pub fn allowance(&self, limit: usize) -> Allowance {
         let (tickets, ticket) = (self.tickets.clone(), self.ticket);
         Box::new(move |bytes| tickets.keep(&ticket, bytes, limit))
@@ -186,13 +186,15 @@ impl Waiting<'_> {
     /// Waits for all streams of the client at the other end of `control`.
     ///
     /// # Errors
-    /// `Stalled`; `ConnectionLost` as soon as the client has left, so that it keeps nothing from others.
+    /// `Stalled` on timeout; `ConnectionLost` as soon as the client has disconnected, so that it holds no share any
+    /// longer.
     pub fn gather(&self, stop: &Stop, control: &TcpStream) -> Result<Vec<TlsStream>, Error> {
         let deadline = Instant::now() + JOIN_WITHIN;
         (0..self.streams).map(|_| self.next(deadline, stop, control)).collect()
     }
 
-    /// The next stream; a newer run of the same transfer does not wait for the streams of a client that is gone.
+    /// The next stream. Gives up early on a stop or a disconnected client, so that a newer run of the transfer does
+    /// not wait.
     fn next(&self, deadline: Instant, stop: &Stop, control: &TcpStream) -> Result<TlsStream, Error> {
         loop {
             match self.joined.recv_timeout(LOOK_EVERY) {
@@ -224,12 +226,12 @@ struct Grant {
     until: Instant,
 }
 
-/// Permissions for other sites' PoPs to send here on a user's behalf.
+/// Grants: permissions for other sites' PoPs to push here on a user's behalf.
 #[derive(Default)]
 pub struct Grants(Mutex<HashMap<Ticket, Grant>>);
 
 impl Grants {
-    /// Lets `peer` open what `access` may open, once. A mark is what the ticket ends with.
+    /// Grants `peer` one use of `access` for `open`. The ticket ends with `mark`, if there is one.
     pub fn give(
         &self,
         access: Access,
@@ -252,7 +254,7 @@ impl Grants {
         Ok(ticket)
     }
 
-    /// Takes a grant that was given to `peer`.
+    /// Redeems, and thereby removes, a grant of `peer`.
     pub fn redeem(&self, ticket: &Ticket, peer: &SiteName) -> Result<(Access, OpenReceive), Error> {
         let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
         let refused = |cause| Error::new(Code::TicketRefused, "redeem", peer, cause);
@@ -312,13 +314,13 @@ mod tests {
         let keep = first.allowance(20);
         keep(5 * STREAM_BYTES).unwrap();
         keep(8 * STREAM_BYTES).unwrap();
-        // Alone it would be too much at any time.
+        // This is over the share of one principal even without others.
         assert_eq!(keep(8 * STREAM_BYTES + 1).unwrap_err().code, Code::TooManyEntries);
         assert_eq!(tickets.issue(&alice, 1, 20).err().unwrap().code, Code::OutOfMemory);
         keep(STREAM_BYTES).unwrap();
         let second = tickets.issue(&alice, 4, 20).unwrap();
         assert_eq!(second.streams, 4);
-        // Only now, beside the other.
+        // This is over the share only together with the second session.
         assert_eq!(keep(6 * STREAM_BYTES).unwrap_err().code, Code::OutOfMemory);
         let others = tickets.issue(&bob, 5, 20).unwrap();
         keep(4 * STREAM_BYTES).unwrap();

@@ -1,4 +1,5 @@
-//! Transfers a PoP takes part in: receiving from and sending to whoever has a session. To other sites: [`super::push`].
+//! Transfers a PoP takes part in: receiving from and sending to the peer of a session. Pushes to other sites:
+//! [`super::push`].
 
 use super::access::{Access, Peer};
 use super::active_transfers::{Judged, Running};
@@ -33,17 +34,17 @@ use renkei_core::wire::message::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Buffers of one data stream at most: at a receiver ciphertext in and out (0.6 MiB), the largest entry (2 MiB) and a
-/// block (1 MiB); a sender has less.
+/// Maximum buffers of one data stream: at a receiver ciphertext in and out (0.6 MiB), the largest entry (2 MiB) and
+/// a block (1 MiB); a sender has less.
 pub(super) const STREAM_BYTES: u64 = 4 << 20;
 
-/// Journals of unfinished transfers of one principal, which are kept for a week.
+/// Maximum journals of unfinished transfers of one principal; they are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
 
-/// Sources of one transfer at most; each holds a descriptor.
+/// Maximum sources of one transfer; each holds a descriptor.
 const MAX_SOURCES: usize = 1024;
 
-/// What is noted of a transfer that works in `storages` of this site.
+/// The entry of the list of active transfers for a transfer that works in `storages` of this site.
 pub(super) fn running(
     access: &Access,
     id: [u8; 16],
@@ -69,10 +70,10 @@ pub(super) fn running(
 }
 
 impl Site {
-    /// Receives what the asker sends; `request` is answered when the streams may come.
+    /// Receives from the peer; `request` is answered when the streams may connect.
     ///
     /// # Errors
-    /// The outer one before that answer, for the caller to send; the inner one is how the transfer ended.
+    /// The outer error occurs before that answer, and the caller sends it; the inner one is how the transfer ended.
     pub fn receive(
         &self,
         access: &Access,
@@ -112,13 +113,13 @@ impl Site {
         let into = (open.to.to_string(), vec![open.to.storage.clone()]);
         let entry = running(access, open.transfer, "receive", into, open.class, (&watch, &stop));
         let listed = self.transfers.enter(job, entry)?;
-        // An older run writes no more.
+        // From here on older runs of the job write no more.
         let (filling, receive_hooks) = access.fill_buffer(&open.to)?.unzip();
         if filling.as_ref().is_some_and(|filling| filling.is_begun) {
-            // There is room for it once: what came whole stays, what the source has no more goes.
+            // Room is reserved for one copy: complete files stay, files the source no longer has are deleted.
             open.options = ReceiveOptions { delete: true, ..ReceiveOptions::plain(Existing::SameStamp) };
         }
-        // First the streams: what the journal says counts to the memory of the session that has them.
+        // The streams come first: the memory of the journal's state is charged to the session that holds them.
         let parked = access.via.as_ref().and_then(|peer| peer.parked.clone());
         let left = parked.as_ref().and_then(|parked| parked.take());
         let (waiting, left) = self.issue_left(access, open.max_streams, left, control)?;
@@ -160,7 +161,7 @@ impl Site {
         Ok(ended)
     }
 
-    /// Opens the job's journal, which names `account`: who writes the files is who cleans up after them.
+    /// Opens the job's journal, which names `account`: the account that writes the files also cleans them up.
     pub(super) fn open_journal(
         &self,
         access: &Access,
@@ -189,7 +190,7 @@ impl Site {
         Ok(Some((journal, state)))
     }
 
-    /// Sends what the asker wants to receive; `request` and errors as in [`Site::receive`].
+    /// Sends to the peer; `request` and errors as in [`Site::receive`].
     pub fn send(
         &self,
         access: &Access,
@@ -230,7 +231,7 @@ impl Site {
         }))
     }
 
-    /// Lets another site send here on the asker's behalf, once and only what `open` says.
+    /// Grants another site one push here on the requester's behalf, limited to `open`.
     pub fn grant(&self, access: &Access, open: OpenReceive, peer: SiteName) -> Result<Ticket, Error> {
         access.open_base(&open)?;
         let (principal, transfer) = (&access.principal, access.proof.transfer());
@@ -238,10 +239,10 @@ impl Site {
         self.grants.give(access.clone(), open, peer, self.grant_mark().as_ref())
     }
 
-    /// Takes a grant that a host shows.
+    /// Redeems a grant that a host presents.
     pub fn redeem(&self, peer: &Peer, grant: &Ticket) -> Result<(Access, OpenReceive), Error> {
         match &peer.proof.principal {
-            // What the user may do is judged again: the map may have changed since the grant.
+            // The user is authorised again: the map may have changed since the grant.
             Principal::Host(site) | Principal::Agent { site, .. } => {
                 let redeemed = self.grants.redeem(grant, site);
                 let (access, open) = redeemed.map_err(|error| self.of_agent(grant).unwrap_or(error))?;
@@ -255,7 +256,7 @@ impl Site {
         }
     }
 
-    /// A ticket, and the streams that the last transfer left if it is for as many.
+    /// A ticket, and the parked streams of the last transfer if their number fits.
     fn issue_left(
         &self,
         access: &Access,
@@ -270,14 +271,15 @@ impl Site {
         Ok((waiting, left))
     }
 
-    /// A ticket for data streams: as many as are wanted and free.
+    /// A ticket for data streams: at most `wanted`, as many as are free.
     pub(super) fn issue_streams(&self, access: &Access, wanted: u16) -> Result<Waiting<'_>, Error> {
         let free = self.max_streams(access).saturating_sub(self.tickets.used());
         self.parking.give_way(free.saturating_sub(usize::from(wanted)));
         self.tickets.issue(&access.principal, wanted, self.max_streams(access))
     }
 
-    /// As many data streams as were left by the last transfer, else as the link needs; not more than asked for.
+    /// The number of data streams: that of the parked ones, else the initial number for the link, within the
+    /// limits.
     pub(super) fn stream_count(
         &self,
         access: &Access,
@@ -292,13 +294,13 @@ impl Site {
         left.unwrap_or(needed).min(most.max(1)).min(limit)
     }
 
-    /// How many data streams the PoP's memory allows in all.
+    /// The number of data streams that the PoP's memory limit allows.
     fn max_streams(&self, access: &Access) -> usize {
         let limit = access.snapshot.config.limits.max_memory_mib << 20;
         usize::try_from(limit / STREAM_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// How many may wait for the next transfer, at this side and at the other.
+    /// Maximum parked streams, at this side and at the other.
     pub(super) fn max_kept(&self, access: &Access) -> usize {
         self.max_streams(access) / 2
     }
@@ -342,17 +344,17 @@ fn job_key(access: &Access, open: &OpenReceive) -> u64 {
     u64::from_le_bytes(*blake3::hash(text.as_bytes()).as_bytes().first_chunk().expect("32 bytes"))
 }
 
-/// What is read here, as it is shown.
+/// The sources at this site, for display.
 pub(super) fn places(open: &OpenSend) -> String {
     first_names(open.sources.iter().map(|source| source.from.to_string()))
 }
 
-/// What is read at a site, as it is shown.
+/// The sources at a named site, for display.
 pub(super) fn places_at(site: &SiteName, open: &OpenSend) -> String {
     first_names(open.sources.iter().map(|source| format!("{site}:{}", source.from)))
 }
 
-/// The storages that are read.
+/// The storages of the sources.
 pub(super) fn storages(open: &OpenSend) -> Vec<String> {
     let mut names: Vec<String> = open.sources.iter().map(|source| source.from.storage.clone()).collect();
     names.dedup();
@@ -369,7 +371,7 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
     let mut found = HashMap::new();
     for source in &open.sources {
         let place = access.open(&source.from, false)?;
-        // One account reads all: a storage's own account must not read what lies in another storage.
+        // One account reads all sources: a storage's own account must not read another storage.
         if account.as_ref().is_some_and(|account| account.uid != place.account.uid) {
             let cause = "its storage is read by another account than the source before; copy them separately";
             return Err(Error::new(Code::NotAllowed, "open", &source.from, cause));
@@ -403,11 +405,11 @@ pub(super) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result
     })
 }
 
-/// Where each directory is that is a source by itself.
+/// The opened directory and path of each source that is a directory by itself.
 type Directories<'s> = HashMap<&'s Place, (Arc<dyn Dir>, RelPath)>;
 
-/// A source in a directory that is one too. It is relative to what that one is relative to: if that directory is gone by now, or a
-/// link, this source fails and not the whole transfer.
+/// A source that lies in another source's directory. It is opened relative to that source's parent: if the
+/// directory has been removed or replaced by a link by then, this source fails and not the whole transfer.
 fn within(found: &Directories<'_>, source: &Source) -> Option<Root> {
     let Source { from, to, alone } = source;
     let parent = Place { storage: from.storage.clone(), path: from.path.parent()? };
@@ -422,7 +424,7 @@ fn within(found: &Directories<'_>, source: &Source) -> Option<Root> {
     })
 }
 
-/// Opens the directory a source lies in; links on the way are followed as far as they stay in the storage.
+/// Opens the parent directory of a source; symbolic links on the way are followed within the storage.
 fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Error> {
     let Source { from, to, alone } = source.clone();
     let below = match from.path.name() {

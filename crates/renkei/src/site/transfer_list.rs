@@ -1,8 +1,8 @@
-//! All transfers that a visitor of the console may see, in one list, the newest first: those of the queue, and those that
-//! clients and other PoPs run here.
+//! One list of all transfers that a visitor of the console may see, the newest first: those of the queue, and those
+//! that clients and other PoPs run here.
 //!
-//! A queued transfer is one entry, however many runs of it there were. A page of the list is made in bounded time: of a queue in
-//! which little fits a search, so many rows are looked at, and the page says where to go on.
+//! A queued transfer is one entry, however many attempts it had. A page is made in bounded time: for a selective
+//! search of a long queue a limited number of rows is examined, and the page carries the cursor to continue from.
 
 use super::Site;
 use super::console::Visitor;
@@ -18,26 +18,26 @@ use std::fmt;
 
 /// Entries of one page.
 const PAGE: usize = 50;
-/// Rows of the queue that are read at once, and looked at for one page.
+/// Rows of the queue read in one batch, and the maximum examined for one page.
 const BATCH: usize = 128;
 const MOST_ROWS: usize = 2048;
-/// Failures that are shown of a transfer that did not bring everything.
+/// Failures shown of a transfer with failed files.
 const SHOWN_FAILURES: usize = 3;
 
-/// Which transfers are wanted.
+/// Filter and cursor of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
-    /// Those in this state.
+    /// Only transfers in this state.
     pub state: Option<State>,
-    /// Those with this label, if it is not empty.
+    /// Only transfers with this label, if it is not empty.
     pub label: String,
-    /// Those in which these words are.
+    /// Only transfers whose text contains these words.
     pub search: String,
-    /// Those that come after this one.
+    /// Only transfers after this cursor.
     pub before: Option<Cursor>,
 }
 
-/// A place in the list.
+/// A cursor: a place in the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     ms: u64,
@@ -45,13 +45,13 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Reads what it is shown as.
+    /// Parses the displayed form.
     pub fn parse(text: &str) -> Option<Self> {
         let (ms, key) = text.split_once('-')?;
         Some(Cursor { ms: ms.parse().ok()?, key: key.into() })
     }
 
-    /// The same for the queue, in which a run is before a transfer of its moment.
+    /// The cursor for the queue; at the same moment a run sorts before a queued transfer.
     fn of_queue(&self) -> (u64, TransferId) {
         let id = self.key.get(..32).and_then(parse_id).unwrap_or_default();
         (self.ms, id)
@@ -66,9 +66,9 @@ impl fmt::Display for Cursor {
 
 /// One transfer of the list.
 pub enum Entry {
-    /// One of the queue, with its first failures.
+    /// A queued transfer, with its first failures.
     Queued(Box<Queued>, Vec<EntryFailure>),
-    /// One that a client or another PoP runs here.
+    /// A run of a client or another PoP.
     Run(Box<Run>),
 }
 
@@ -90,9 +90,9 @@ fn cursor_of(run: &Run) -> Cursor {
 pub struct Page {
     /// The transfers.
     pub entries: Vec<Entry>,
-    /// Where the list goes on, if it does.
+    /// The cursor of the next page, if there is one.
     pub older: Option<Cursor>,
-    /// Why those of the queue are missing, if they are.
+    /// The error because of which queued transfers are missing, if they are.
     pub trouble: Option<Error>,
 }
 
@@ -108,7 +108,7 @@ impl Site {
             queued.into_iter().map(|one| Entry::Queued(Box::new(one), Vec::new())).collect();
         entries.extend(runs.into_iter().map(|run| Entry::Run(Box::new(run))));
         entries.sort_by_cached_key(|entry| Reverse(entry.cursor()));
-        // What comes after the last row that was looked at is for the next page.
+        // Entries after the last examined row belong to the next page.
         if let Some(upto) = &upto {
             entries.retain(|entry| entry.cursor() >= *upto);
         }
@@ -119,7 +119,7 @@ impl Site {
         Page { entries, older, trouble }
     }
 
-    /// Enough of the queue for a page; the last row that was looked at, if there may be more.
+    /// Enough of the queue for a page, and the cursor of the last examined row if there may be more.
     fn queued_part(
         &self,
         visitor: &Visitor,
@@ -157,7 +157,7 @@ impl Site {
         }
     }
 
-    /// The runs that are not of a transfer of this queue, enough for a page.
+    /// Runs that do not belong to a transfer of this queue, enough for a page.
     fn runs_part(&self, visitor: &Visitor, wanted: &Wanted) -> Vec<Run> {
         if !wanted.label.is_empty() {
             return Vec::new();
@@ -189,7 +189,7 @@ fn is_in(catalogue: &Catalogue, id: &str) -> bool {
     parse_id(id).is_some_and(|id| catalogue.states(&[id]).is_ok_and(|found| !found.is_empty()))
 }
 
-/// The state of a run, in the words of the queue.
+/// The state of a run as a [`State`] of the queue.
 pub fn state_of(run: &Run) -> State {
     match &run.outcome {
         Outcome::Running => State::Running,
@@ -214,7 +214,7 @@ fn words_of_run(run: &Run) -> String {
     [&run.status.id, &run.status.place, &run.status.principal, &peer, &reason].map(String::as_str).join("\n")
 }
 
-/// Whether all words that are searched for are there, in whatever case.
+/// Whether the text contains all words of the search, ignoring case.
 fn fits(search: &str, text: &str) -> bool {
     let text = text.to_lowercase();
     search.to_lowercase().split_whitespace().all(|word| text.contains(word))

@@ -1,8 +1,9 @@
-//! What did not arrive in full here: telling of it, and removing it when it is given up.
+//! Unfinished incoming transfers: listing them, and removing abandoned ones.
 //!
-//! The receivers' journals say what there is; a user sees and removes his own, the administrator everybody's. A transfer
-//! that was cancelled is given up by its id, in its owner's name: with the credential that the owner delegated for it, or
-//! by the PoP of the owner's site, which speaks for its users. What runs is not removed: it is stopped before.
+//! The receivers' journals are the source; a user sees and removes the user's own, the administrator all. A
+//! cancelled transfer is removed by its id, in its owner's name: with the credential that the owner delegated for
+//! it, or by the PoP of the owner's site, which acts for its users. An active transfer is not removed: it is
+//! stopped first.
 
 use super::Site;
 use super::access::{Access, Proof};
@@ -20,32 +21,32 @@ use renkei_core::wire::unfinished::{AboutUnfinished, MAX_NAMED, Unfinished, Unfi
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long it is waited for a receiver that was stopped to let its journal go.
+/// Timeout for a stopped receiver to release its journal.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A journal and what is told of it.
+/// A journal and its listed form.
 pub struct Left {
-    /// Where it is.
+    /// Path of the journal.
     pub path: PathBuf,
-    /// What is told of it.
+    /// The listed form.
     pub told: Unfinished,
     brief: Brief,
 }
 
 impl Left {
-    /// Whether it is told of: it runs, or there is something to resume. A copy that failed before anything was stored left no
-    /// more than its name.
+    /// Whether it is listed: it is active, or there is something to resume. A copy that failed before anything was
+    /// stored left no more than its name.
     pub fn is_told(&self) -> bool {
         self.told.running || self.told.files + self.told.files_done > 0
     }
 }
 
 impl Site {
-    /// What a user has unfinished here, and what becomes of it.
+    /// Lists a user's unfinished transfers here, or removes them.
     ///
     /// # Errors
-    /// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`, and what keeps a file from being removed.
+    /// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`, and errors of the removal.
     pub fn unfinished(&self, access: &Access, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
         let owner = access.principal.to_string();
         let answer = match &about.what {
@@ -55,7 +56,7 @@ impl Site {
         answer.map_err(|error| error.at(access.site()))
     }
 
-    /// The same for the administrator, of everybody.
+    /// [`Site::unfinished`] for the administrator, for all owners.
     pub fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
         let answer = match what {
             Wish::GiveUp { transfer, owner } => self.give_up_here(transfer, owner),
@@ -64,10 +65,10 @@ impl Site {
         answer.map_err(|error| error.at(self.name().as_str()))
     }
 
-    /// A PoP says that a user of its site gave a transfer up.
+    /// Removes a cancelled transfer at the request of the PoP of its owner's site.
     ///
     /// # Errors
-    /// `NotAllowed` of users of other sites, and for all else.
+    /// `NotAllowed` for users of other sites, and for all other requests.
     pub fn give_up_for(&self, proof: &Proof, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
         let refused = |cause: &str| Err(Error::new(Code::NotAllowed, "give up", &proof.principal, cause));
         let (Principal::Host(site), Wish::GiveUp { transfer, owner }) = (&proof.principal, &about.what)
@@ -82,7 +83,7 @@ impl Site {
         }
     }
 
-    /// Ends a transfer that its owner gave up, if it runs here, and removes what of it is here.
+    /// Stops a cancelled transfer, if it is active here, and removes its data.
     pub(super) fn give_up_here(&self, transfer: &TransferId, owner: &str) -> Result<UnfinishedReply, Error> {
         let id = hex(transfer);
         let error = Error::new(Code::Cancelled, "receive", &id, "cancelled by its owner");
@@ -109,7 +110,7 @@ impl Site {
                     return Err(Error::new(Code::TransferBusy, "give up", path.display(), cause));
                 }
                 Ok(None) => std::thread::sleep(LOOK_EVERY),
-                // It came to its end, or another removed it.
+                // It ended by itself, or was removed concurrently.
                 Err(_) if !path.exists() => return Ok(0),
                 Err(error) => return Err(error),
             }
@@ -118,7 +119,7 @@ impl Site {
 
     fn see_to_unfinished(&self, owner: Option<&str>, what: &Wish) -> Result<UnfinishedReply, Error> {
         let mut all = left(&self.home().journal_dir(), false)?;
-        // One that does not say whose it is, is the administrator's to remove.
+        // A journal that names no owner is left to the administrator.
         all.retain(|left| owner.is_none_or(|owner| left.brief.owner.as_deref() == Some(owner)));
         let Wish::Drop(named) = what else {
             all.retain(Left::is_told);
@@ -136,7 +137,7 @@ impl Site {
                     tracing::info!(target: "audit", id, owner, by, removed, "dropped");
                     listed.push(told);
                 }
-                // It was taken up at this moment.
+                // A new run has just resumed it.
                 None if named.is_empty() => {}
                 None => return Err(runs(&told)),
             }
@@ -145,7 +146,7 @@ impl Site {
     }
 }
 
-/// Those that are named by the first digits of their ids, or if none are all that do not run.
+/// The transfers with these id prefixes, or without any all that are not active.
 ///
 /// # Errors
 /// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`.
@@ -161,7 +162,7 @@ pub fn choose(mut all: Vec<Left>, named: &[String]) -> Result<Vec<Left>, Error> 
             all.into_iter().partition(|left| left.told.id.starts_with(&digits));
         all = others;
         match of_it.pop() {
-            // A file for each of its storages, of one transfer.
+            // One transfer may have a journal for each of its storages.
             Some(one) if of_it.iter().all(|other| other.told.id == one.told.id) => of_it.push(one),
             Some(one) => {
                 of_it.push(one);
@@ -186,12 +187,12 @@ fn runs(told: &Unfinished) -> Error {
     Error::new(Code::UnfinishedRuns, "drop", &told.id, format!("it writes to {}", told.to))
 }
 
-/// What the journals of a folder tell, oldest first: those of a PoP's storages, or those of `local` folders. What mounts
-/// write is not among them: it is theirs to take up.
+/// The journals of a folder, oldest first: those of a PoP's storages, or those of `local` folders. Journals of
+/// mounts are left out: the mounts resume them.
 pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
     let mut all = Vec::new();
     for path in list(folder) {
-        // One that cannot be read hides no other.
+        // An unreadable journal does not hide the others.
         let found = look(&path).unwrap_or_else(|error| {
             tracing::warn!(code = %error.code, %error, "a journal is passed over");
             None

@@ -13,19 +13,19 @@ use renkei_core::namespace::NodeId;
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::units::counted;
 
-/// Files that were written here, of which the home has the name and is not known to have the content.
+/// Files written here whose names the home has, but not, as far as is known, their content.
 #[derive(Default)]
 struct Unfetched {
     paths: Vec<RelPath>,
-    /// Why the home could not be asked, if it could not.
+    /// The error of asking the home.
     away: Option<Error>,
 }
 
 impl Site {
-    /// Follows a volume no more; gives what only this site had of it. Without `abandon` that must be nothing.
+    /// Unsubscribes from a volume; returns the data that only this site had. Without `abandon` there must be none.
     ///
     /// # Errors
-    /// `ChangesWait`, `VolumeUnknown`, `CatalogueFailed`; why the home is not reached, if that is needed.
+    /// `ChangesWait`, `VolumeUnknown`, `CatalogueFailed`; those of the connection to the home, if it is needed.
     pub fn unsubscribe(&self, name: &str, abandon: bool) -> Result<Unreplicated, Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
         let snapshot = self.snapshot();
@@ -43,7 +43,7 @@ impl Site {
         if !abandon {
             stored?;
         }
-        // Nobody changes anything from here on.
+        // From here on no change is made.
         let turn = pending.turn();
         let plain = |path: &RelPath| plain_file(&snapshot, facts, path);
         let mut only = pending.only_here(plain)?;
@@ -66,7 +66,7 @@ impl Site {
         Ok(only)
     }
 
-    /// Takes the marker of a volume that is not kept here any more out of its directory.
+    /// Removes the marker of a volume that is no longer kept here from its directory.
     pub(super) fn release_folder(&self, snapshot: &Snapshot, facts: &VolumeConfig) {
         let storage = snapshot.config.storage.get(&facts.storage);
         if let (Some(storage), Ok(place)) = (storage, facts.place()) {
@@ -74,7 +74,7 @@ impl Site {
         }
     }
 
-    /// Those of a volume; what the home has not heard of is among the changes that wait.
+    /// The unfetched files of a volume; changes that were not pushed are counted separately.
     fn without_content_at_home(&self, name: &str, facts: &VolumeConfig) -> Result<Unfetched, Error> {
         if facts.storage.is_empty() {
             return Ok(Unfetched::default());
@@ -94,7 +94,7 @@ impl Site {
     }
 }
 
-/// Whether the home has what was written here is known only when it answers.
+/// The error for an unreachable home: only its answer tells whether it has the content written here.
 fn not_reached(name: &str, home: &SiteName, files: u64, away: Error) -> Error {
     let files = counted(files, "file", "files");
     let cause = format!(
@@ -106,7 +106,7 @@ fn not_reached(name: &str, home: &SiteName, files: u64, away: Error) -> Error {
     Error { op: "unsubscribe".into(), subject, cause, ..away }
 }
 
-/// Where the plain file of a path is.
+/// The path of the plain file of a file.
 fn plain_file(snapshot: &Snapshot, facts: &VolumeConfig, path: &RelPath) -> String {
     let place = facts.place().and_then(|place| place.join(path));
     let storage = snapshot.config.storage.get(&facts.storage);

@@ -1,4 +1,4 @@
-//! What the console shows: this PoP, the ways to other sites, transfers; as far as the visitor may see.
+//! Data for the console: this PoP, the paths to other sites, transfers; limited to what the visitor may see.
 
 use super::Site;
 use super::access::Access;
@@ -20,46 +20,47 @@ pub struct Overview {
     pub site: String,
     /// Program version.
     pub software: &'static str,
-    /// How long it has run.
+    /// Its uptime.
     pub uptime: Duration,
     /// Control sessions open now.
     pub sessions: u64,
-    /// Transfers that ended since the start: to their end, and early. For the administrator alone.
+    /// Transfers since the start: done and failed. For the administrator alone.
     pub ended: Option<(u64, u64)>,
-    /// What somebody should look at.
+    /// Conditions that need attention.
     pub warnings: Vec<Condition>,
 }
 
-/// A trusted site and the way to it.
+/// A trusted site and the path to it.
 pub struct Neighbour {
     /// The site.
     pub site: SiteName,
-    /// Where it is reached.
+    /// Its endpoints.
     pub endpoints: Vec<String>,
-    /// The line between the two, if one of them keeps one because it cannot be dialled.
+    /// The line between the two sites, if one cannot be dialled and keeps one.
     pub line: Option<LineStatus>,
-    /// Data streams kept for the next transfer to there, and from there.
+    /// Data streams kept for the next transfer to the site, and from it.
     pub kept: (usize, usize),
-    /// Bytes per second of the transfers that run now and the visitor may see, to there and from there.
+    /// Bytes per second of the active transfers that the visitor may see, to the site and from it.
     pub rates: (u64, u64),
-    /// What the last transfers told.
+    /// Statistics of the last transfers.
     pub way: Way,
-    /// Why it was not reached the last time.
+    /// The error of the last failed attempt to reach it.
     pub unreached: Option<Code>,
 }
 
-/// A moment for people.
+/// A timestamp as displayed.
 pub fn moment(time: SystemTime) -> String {
     utc(time)
 }
 
 impl Visitor {
-    /// Whether the visitor may see what is done for `principal`.
+    /// Whether the visitor may see activity of `principal`.
     pub(super) fn sees(&self, principal: &str) -> bool {
         self.access().is_none_or(|access| access.principal.to_string() == principal)
     }
 
-    /// Whether the visitor may see whom the site trusts: its own users, as in [`Site::card`].
+    /// Whether the visitor may see the trusted sites: a user of this site, as in [`Site::card`], or the
+    /// administrator.
     pub(super) fn sees_trust(&self, own: &SiteName) -> bool {
         let own_user = |access: &Access| match &access.principal {
             user @ Principal::User { .. } => user.site() == own,
@@ -70,7 +71,7 @@ impl Visitor {
 }
 
 impl Site {
-    /// What the PoP is and how it is.
+    /// Status of the PoP.
     pub fn overview(self: &Arc<Self>, visitor: &Visitor) -> Overview {
         let (snapshot, counters) = (self.last_snapshot(), &self.counters);
         let is_admin = visitor.access().is_none();
@@ -87,19 +88,19 @@ impl Site {
         }
     }
 
-    /// What is not as it should be: all of it for the administrator, for others what concerns the storages they may use.
+    /// Active conditions: all for the administrator, for others those of the storages they may use.
     fn warnings(self: &Arc<Self>, visitor: &Visitor) -> Vec<Condition> {
         let mut conditions = self.conditions();
         if let Some(access) = visitor.access() {
             conditions.retain(|one| is_of_storage(one) && access.may_see(&one.name));
-            // Paths and accounts are the administrator's.
+            // Paths and accounts are shown to the administrator only.
             conditions.iter_mut().for_each(|one| one.found = one.code.row().title.into());
         }
         conditions
     }
 
-    /// The sites this one trusts, as far as the visitor may know them: its own users and the administrator all, others
-    /// their own site.
+    /// The trusted sites, limited to what the visitor may know: all for own users and the administrator, the own
+    /// site for others.
     pub fn neighbours(&self, visitor: &Visitor) -> Vec<Neighbour> {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
@@ -120,7 +121,7 @@ impl Site {
         seen.map(neighbour).collect()
     }
 
-    /// The transfers that run and those that ended, the newest first.
+    /// Active and past transfers, active ones first, each part newest first.
     pub fn runs(&self, visitor: &Visitor) -> Vec<Run> {
         self.transfers.runs(|status: &TransferStatus| visitor.sees(&status.principal))
     }
@@ -135,7 +136,7 @@ fn rate(runs: &[Run], site: &SiteName, direction: &str) -> u64 {
     runs.iter().filter(on_it).map(Run::rate).sum()
 }
 
-/// Whether users of a storage are concerned.
+/// Whether a condition concerns the users of a storage.
 fn is_of_storage(condition: &Condition) -> bool {
     matches!(condition.what.as_str(), "storage" | "room" | "agent")
 }

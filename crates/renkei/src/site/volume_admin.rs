@@ -1,9 +1,10 @@
-//! Administration of volumes by users: a volume is made by users that the administrator allows, and managed by its
-//! maker and named managers.
+//! Administration of volumes by users: volumes are created by users whom the administrator allows to, and managed
+//! by their creators and named managers.
 //!
-//! A user's volume is the user's in every way: its directory is made, or must be owned, by the account that the user
-//! has in the storage, and that account works for the users that the volume's grants admit. So nothing is reached
-//! through a volume that its maker could not reach. The location of a volume and its owner stay with the administrator.
+//! A user's volume has the user's rights in every way: its directory is created, or must be owned, by the account
+//! that the user has in the storage, and that account works for the users that the volume's grants admit. So
+//! nothing is reached through a volume that its creator could not reach. The location of a volume and its owner
+//! stay with the administrator.
 
 use super::Site;
 use super::access::{Access, Opened};
@@ -22,7 +23,7 @@ use renkei_core::wire::volume::Manage;
 use serde::Serialize;
 use std::path::Path;
 
-/// A volume that a user wants to be made.
+/// A request of a user to create a volume.
 struct Wanted<'w> {
     name: &'w str,
     storage: &'w str,
@@ -32,10 +33,10 @@ struct Wanted<'w> {
 }
 
 impl Site {
-    /// Does what a user asks of a volume; tells what came of it, in JSON.
+    /// Executes a user's request on a volume; returns the result as JSON.
     ///
     /// # Errors
-    /// `NotAllowed`, `VolumeUnknown`, and those of what is done.
+    /// `NotAllowed`, `VolumeUnknown`, and those of the request.
     pub(super) fn manage_volume(
         &self,
         access: &Access,
@@ -92,20 +93,20 @@ impl Site {
         }
     }
 
-    /// A volume as somebody may see it.
+    /// The status of a volume as a user may see it.
     pub(super) fn show_volume(&self, access: &Access, name: &str) -> Result<VolumeStatus, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         let is_manager = manages(facts, access);
         if !is_manager && !access.volumes().iter().any(|(seen, _)| seen == name) {
-            // Whoever may not see it hears no more than of one that is not there.
+            // The error does not reveal that the volume exists.
             return Err(unknown(name));
         }
         let shown = VolumeStatus::new(name, facts, Some(self.volume_standing(name)?));
         Ok(if is_manager { shown } else { shown.for_user(|to| to.names(&access.principal)) })
     }
 
-    /// The facts of a volume, for one who manages it.
+    /// The configuration of a volume, if the user is one of its managers.
     fn managed(&self, access: &Access, name: &str) -> Result<VolumeConfig, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
@@ -128,7 +129,7 @@ impl Site {
     ) -> Result<String, Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
         self.managed(access, name)?;
-        // What the file says, which may be newer than what was read last.
+        // From the file, which may be newer than the snapshot.
         let mut facts = volume_config::find(self.home(), name)?;
         edit(&mut facts)?;
         facts.store(self.home(), name)?;
@@ -197,7 +198,7 @@ fn check_maker(access: &Access, snapshot: &Snapshot) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the directory of a volume as its account, or makes sure that it is that account's.
+/// Creates the directory of a volume as its account, or checks that the account owns it.
 fn take_folder(opened: Opened, in_place: bool) -> Result<(), Error> {
     let account = opened.account.clone();
     opened.run("create volume", move |store, path| {

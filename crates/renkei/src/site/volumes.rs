@@ -1,8 +1,8 @@
-//! Volumes as those who ask see them: who may open one, and as which account.
+//! Access to volumes: which principals may open one, and as which account.
 //!
-//! A grant lets in whom it names, as the volume's account, into the folders it names. Whoever is mapped to an account and
-//! asks for what no grant gives works as that account, with the rights it has in the file system, as in a storage. All
-//! others are refused.
+//! A grant admits the principals it names, as the volume's account, to the folders it names. A principal with a
+//! mapped account that requests a place outside its grants works as that account, with the rights it has in the
+//! file system, as in a storage. All others are refused.
 
 use super::Site;
 use super::access::{Access, Opened};
@@ -30,7 +30,7 @@ use renkei_core::wire::volume::{Duties, VolumeStatus};
 use std::sync::Arc;
 
 impl Access {
-    /// The volumes that may be used, and whether something in them may be written.
+    /// The usable volumes, and whether each is writable, at least in part.
     pub(super) fn volumes(&self) -> Vec<(String, bool)> {
         let volumes = self.snapshot.volumes.iter();
         volumes.filter_map(|(name, facts)| self.use_of_volume(name, facts)).collect()
@@ -51,7 +51,7 @@ impl Access {
     }
 }
 
-/// The account of a volume that a grant opens to a principal, or that it manages, and the volume's name.
+/// The account and the name of a volume that a principal is granted access to, or that it manages.
 pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(String, String)> {
     let manages = |facts: &VolumeConfig| facts.managers.iter().any(|named| named.names(principal));
     let opens = |name: &str, facts: &VolumeConfig| {
@@ -63,7 +63,8 @@ pub(super) fn granted(principal: &Principal, snapshot: &Snapshot) -> Option<(Str
     found.map(|(name, facts)| (facts.account.clone(), name.clone()))
 }
 
-/// Whether it is the PoP of a followed volume's home or of another site that follows it, which may read what is held here.
+/// Whether the principal is the PoP of a followed volume's home or of another follower, which may read the replicas
+/// here.
 pub(super) fn is_sister(
     principal: &Principal,
     snapshot: &Snapshot,
@@ -78,7 +79,7 @@ pub(super) fn is_sister(
     snapshot.follows(facts) && *site != snapshot.site && (*site == facts.home || is_fellow())
 }
 
-/// Opens a volume for what is needed.
+/// Opens a volume for a need.
 pub(super) fn entered(
     access: &Access,
     facts: &VolumeConfig,
@@ -92,7 +93,7 @@ pub(super) fn entered(
     if snapshot.follows(facts) {
         return entered_copy(access, facts, place, need);
     }
-    // What is open is what is at the path.
+    // The open directory is the one at the path.
     snapshot.storage(&facts.storage)?.local()?;
     let volume = snapshot.volume_in_place(&place.storage, facts).ok_or_else(|| unknown(&place.storage))??;
     let storage = &snapshot.storage(&facts.storage)?.storage;
@@ -119,7 +120,8 @@ pub(super) fn entered(
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
 
-/// Waits until a user sees what was closed at other sites before. Where one is not reached, conditions tell of it.
+/// Waits until changes closed at other sites before are visible here; a site that cannot be reached is reported as
+/// a condition.
 fn catch_up(access: &Access, work: impl FnOnce() -> Result<bool, Error>) {
     if !matches!(access.principal, Principal::Host(_))
         && let Err(error) = work()
@@ -128,11 +130,11 @@ fn catch_up(access: &Access, work: impl FnOnce() -> Result<bool, Error>) {
     }
 }
 
-/// Opens a volume that is followed, for those to whom this site has granted it: the files' own rights are the home's.
+/// Opens a followed volume for principals with a grant of this site: the files' own rights apply at the home.
 fn entered_copy(access: &Access, facts: &VolumeConfig, place: &Place, need: Need) -> Result<Opened, Error> {
     let pending = access.snapshot.pending(&place.storage, facts)?;
     let may_write = pending.enlisted().is_some_and(|enlisted| enlisted.writes) && !facts.storage.is_empty();
-    // Who may read it hears why it cannot be changed here.
+    // A reader without write access gets the specific reason.
     let needed = if need == Need::Write && !may_write { Need::Read } else { need };
     let folders = folders(&facts.grant, &access.principal, needed);
     if !folders.iter().any(|folder| place.path.starts_with(folder)) {
@@ -157,7 +159,7 @@ fn entered_copy(access: &Access, facts: &VolumeConfig, place: &Place, need: Need
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
 
-/// With what a followed volume is changed here.
+/// The writer for changes of a followed volume.
 fn writer(access: &Access, facts: &VolumeConfig, place: &Place, pending: &Outbox) -> Result<Writer, Error> {
     let name = &place.storage;
     let refused = |cause: String| Error::new(Code::ReadOnlyStorage, "open", place, cause);
@@ -178,7 +180,7 @@ fn writer(access: &Access, facts: &VolumeConfig, place: &Place, pending: &Outbox
     Ok(Writer { plain, owner: account.name, group })
 }
 
-/// Opens for another site that has the volume what this one holds of it: nobody is asked for what others ask.
+/// Opens for another site with the volume the replicas held here, without read-through to further sites.
 fn entered_by_sister(
     access: &Access,
     facts: &VolumeConfig,
@@ -191,7 +193,7 @@ fn entered_by_sister(
     Ok(Opened { store: access.narrowed(store, place, need), path: place.path.clone(), account })
 }
 
-/// How much is in a volume that is followed, as its home told it last, and what this site may still add.
+/// Usage of a followed volume, as the home last reported it, and the remaining quota share of this site.
 fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
     let all = UseRow::new(None, duties.used, duties.limit);
     let mut rows = vec![all];
@@ -207,7 +209,7 @@ fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
 }
 
 impl Site {
-    /// How it stands with a volume.
+    /// The status of a volume.
     ///
     /// # Errors
     /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
@@ -258,33 +260,33 @@ impl Site {
     /// Compares a volume's catalogue with its plain files now.
     ///
     /// # Errors
-    /// As [`Site::volume_standing`], and why the catalogue cannot follow.
+    /// As [`Site::volume_standing`], and those of the reconciler.
     pub fn check_volume(&self, name: &str, stop: &Stop) -> Result<Scanned, Error> {
         let check = || {
             let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
             volume.check(|| stop.check().is_ok())
         };
         match check() {
-            // It was opened anew meanwhile, because something was configured.
+            // The volume was reopened meanwhile, because the configuration changed.
             Err(error) if error.code == Code::Cancelled && stop.check().is_ok() => check(),
             checked => checked,
         }
     }
 
-    /// Takes the directory in which a volume's files are now for the one that it knew, and compares the two.
+    /// Accepts the present directory of a volume's files as the volume's, and compares the two.
     ///
     /// # Errors
-    /// `VolumeChanged` if files are missing and that is not said to be meant, else as [`Site::check_volume`].
+    /// `VolumeChanged` if files are missing and `incomplete` does not allow that, else as [`Site::check_volume`].
     pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
         let snapshot = self.snapshot();
         if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
             let taken = snapshot.accept_copy(name, facts, incomplete)?;
-            // What is missing and shall be held comes again.
+            // Missing files of the pinned folders are pulled again.
             self.holding.touch_all(&facts.id);
             return Ok(taken.into());
         }
         let taken = snapshot.accept_volume(name, incomplete)?;
-        // The look with which it was opened anew may have been quicker than this one.
+        // The scan that followed the reopening may have been faster than this one.
         let scanned = self.check_volume(name, &Stop::default())?;
         Ok(Scanned {
             gone: scanned.gone.max(taken.missing),
@@ -293,10 +295,11 @@ impl Site {
         })
     }
 
-    /// The digest of a file as the catalogue has it, without reading the file; none if it is not known of what is there.
+    /// The digest of a file in the catalogue, without reading the file; `None` if it is unknown for the present
+    /// content.
     ///
     /// # Errors
-    /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and whatever keeps the asker from the file.
+    /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
     pub(super) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
@@ -316,7 +319,7 @@ impl Site {
         Ok(content.digest.or(held.and_then(|held| held.digest)))
     }
 
-    /// Forgets the tree of a volume whose facts were removed.
+    /// Removes the tree of a volume whose configuration was removed.
     ///
     /// # Errors
     /// `PathExists` if there is such a volume; `CatalogueFailed`.

@@ -17,12 +17,12 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether there is something to tell.
+/// Poll interval for notifications to deliver.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Ends told one after the other before it is looked again.
+/// Notifications delivered in one turn.
 const BATCH: usize = 32;
 
-/// Starts the thread that tells, as long as the PoP lives.
+/// Starts the delivery thread, which runs as long as the PoP lives.
 pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "notices", LOOK_EVERY, |site| {
         let told = site.tell_ends();
@@ -34,7 +34,7 @@ pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 impl Site {
-    /// Whether the end of a transfer may be told there; nowhere is allowed.
+    /// Whether a notification may be sent to this address; an empty address is allowed.
     ///
     /// # Errors
     /// `NotifyRefused`.
@@ -87,7 +87,7 @@ impl Site {
     }
 }
 
-/// What is told.
+/// The body of a notification.
 fn body(story: &Story) -> String {
     let transfer = &story.transfer;
     let summary = transfer.summary.clone().unwrap_or_default();

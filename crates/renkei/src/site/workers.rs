@@ -1,14 +1,14 @@
-//! The threads that work by themselves in the background: what each is for, when it worked last, and what keeps it.
+//! The background threads: purpose, last turn and last error of each.
 //!
-//! Each says when a turn begins and when it has ended; what it did in it is elsewhere. Whoever looks sees a thread that hangs as
-//! one whose turn does not end. Non-goal: threads that serve one connection, transfer or volume.
+//! Each thread reports when a turn begins and ends; the results are elsewhere. A hanging thread shows as a turn
+//! that does not end. Non-goal: threads that serve one connection, transfer or volume.
 
 use renkei_core::error::Error;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What each thread is for, by its name.
+/// The purpose of each thread, by name.
 const TASKS: &[(&str, &str)] = &[
     ("buffer", "removes from the buffer what was delivered or is too old"),
     ("cleanup", "removes journals and temporary files of abandoned transfers"),
@@ -36,17 +36,17 @@ const TASKS: &[(&str, &str)] = &[
 pub struct Worker {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub task: &'static str,
-    /// Turns that ended.
+    /// Completed turns.
     pub turns: u64,
-    /// When the last one that ended did.
+    /// End of the last completed turn.
     pub ended: Option<SystemTime>,
-    /// How long that one took.
+    /// Duration of that turn.
     pub took: Duration,
-    /// Since when a turn has been under way, if one is.
+    /// The age of the current turn, if there is one.
     pub busy: Option<Duration>,
-    /// What kept it from its work in the last turn.
+    /// The error of the last turn.
     pub trouble: Option<Error>,
 }
 
@@ -84,18 +84,18 @@ impl Workers {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// A turn of a thread begins.
+    /// Begins a turn of a thread.
     pub(crate) fn begin<'a>(&'a self, name: &'a str) -> Turn<'a> {
         self.lock().entry(name.to_owned()).or_default().began = Some(Instant::now());
         Turn { workers: self, name }
     }
 
-    /// What keeps a thread from its work, or that nothing does.
+    /// Records the error of a thread's last turn, or clears it.
     pub(crate) fn note(&self, name: &str, trouble: Option<Error>) {
         self.lock().entry(name.to_owned()).or_default().trouble = trouble;
     }
 
-    /// All of them, by name.
+    /// All threads, by name.
     pub(super) fn all(&self) -> Vec<Worker> {
         let shown = |(name, state): (&String, &State)| Worker {
             name: name.clone(),
