@@ -1,4 +1,4 @@
-//! A PoP or an agent at work: the only place that wires port, doors, local socket, site and signals together.
+//! The daemon of a PoP or an agent: the only place that wires port, doors, local socket, site and signals together.
 
 use crate::config::Config;
 use crate::doors::line::spawn_lines;
@@ -40,16 +40,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How a PoP or an agent came to its end.
+/// The reason why a PoP or an agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to stop.
+    /// It received a signal to stop.
     Stopped,
-    /// A site was renamed, its own or another one; the process has to start again.
+    /// A site was renamed, this one or another; the process has to restart.
     SiteRenamed,
 }
 
-/// Runs the PoP in `home` until it is told to stop by SIGTERM or SIGINT, or a site is renamed.
+/// Runs the PoP in `home` until SIGTERM or SIGINT, or until a site is renamed.
 ///
 /// `on_ready` is called with the bound addresses when everything listens.
 pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr])) -> Result<Ended, Error> {
@@ -75,10 +75,11 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     serve_both(&site, &socket, &listen, on_ready)
 }
 
-/// Runs an agent until it is told to stop: the same engine, without a port of its own, a queue and rules.
+/// Runs an agent until it is stopped: the same engine, without a port, a queue and rules.
 ///
 /// # Errors
-/// Why the PoP does not let it, at the start; `AddressInUse` if another one serves the same storage from this directory.
+/// Permanent refusals of the PoP at the start; `AddressInUse` if another process serves the same storage from this
+/// directory.
 pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<Ended, Error> {
     raise_limit();
     export.make_home()?;
@@ -93,7 +94,7 @@ pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<End
     serve_both(&site, &socket, &[], |site, _| on_ready(site))
 }
 
-/// Serves the local socket and the port, if there is one, until the process is told to stop.
+/// Serves the local socket and the port, if there is one, until the process is stopped.
 fn serve_both(
     site: &Arc<Site>,
     socket: &UnixListener,
@@ -147,7 +148,7 @@ async fn serve(
             _ = term.recv() => break Ended::Stopped,
             _ = int.recv() => break Ended::Stopped,
             () = site.restart.notified() => break Ended::SiteRenamed,
-            // The watch reads what changed, within a second.
+            // The watch thread reloads changed files within a second.
             _ = hup.recv() => {}
         }
     };
@@ -161,18 +162,18 @@ async fn serve(
     Ok(ended)
 }
 
-/// A field of a request.
+/// Decodes a field of a request.
 fn field<T: serde::de::DeserializeOwned>(request: &Value, name: &str) -> Result<T, Error> {
     serde_json::from_value(request[name].clone())
         .map_err(|error| Error::new(Code::ProtocolViolation, "read request", name, error))
 }
 
-/// What is told of transfers, as it travels between PoPs: names in it need not be text.
+/// Encodes a reply about transfers as it travels between PoPs: names in it need not be text.
 fn told(value: &impl serde::Serialize) -> Value {
     Value::String(hex(&encode(value)))
 }
 
-/// Answers the local socket.
+/// Handler of the local socket.
 struct Local {
     site: Arc<Site>,
 }
@@ -213,8 +214,8 @@ impl Handler for Local {
 }
 
 impl Local {
-    /// The administrator sees and changes everybody's transfers; all others ask over the network, where their
-    /// certificate says who they are.
+    /// The administrator sees and changes all transfers; other users connect over the network, where their
+    /// certificate identifies them.
     fn queue(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
         only_administrator(peer, "transfers")?;
         let site = &self.site;
@@ -226,7 +227,7 @@ impl Local {
         })
     }
 
-    /// The administrator alone gives mounts credentials, which nobody has to renew.
+    /// Only the administrator grants mounts credentials of their own, which the mounts renew themselves.
     fn grant_mount(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
         if !is_administrator(peer) {
             let cause = format!(
@@ -240,7 +241,7 @@ impl Local {
         reply
     }
 
-    /// What the PoP is doing, and for the administrator what is not as it should be.
+    /// The status of the PoP, and for the administrator the active conditions.
     fn status_and_conditions(&self, peer: Peer) -> Result<Value, Error> {
         let mut told = serde_json::to_value(self.status(peer)?).expect("a status is plain data");
         if is_administrator(peer) {
@@ -249,7 +250,7 @@ impl Local {
         Ok(told)
     }
 
-    /// The administrator sees all transfers, everybody else their own.
+    /// The administrator sees all transfers, other users their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
         let mut status = self.site.status(None);
         if !is_administrator(peer) {
@@ -263,13 +264,13 @@ impl Local {
         Ok(status)
     }
 
-    /// The administrator sees everybody's pieces.
+    /// The administrator sees the pieces of all owners.
     fn buffer(&self, peer: Peer) -> Result<Value, Error> {
         only_administrator(peer, "of the buffer")?;
         Ok(told(&self.site.buffer_status(None)?))
     }
 
-    /// Volumes are the administrator's; all others see of them what they may open.
+    /// Volumes as the administrator sees and changes them; other users see through the network those they may open.
     fn volume(&self, peer: Peer, request: &Value) -> Result<Value, Error> {
         only_administrator(peer, "of a volume")?;
         let (site, name) = (&self.site, || field::<String>(request, "name"));
@@ -290,7 +291,7 @@ impl Local {
         Ok(answer.expect("what is told of a volume is plain data"))
     }
 
-    /// What a link to the console has to show: the administrator's, for whoever else comes with a certificate.
+    /// The secret of a console link for the administrator; other users need a certificate.
     fn console(&self, peer: Peer) -> Result<String, Error> {
         if is_administrator(peer) {
             return self.site.console_link(None);

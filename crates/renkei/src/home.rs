@@ -1,11 +1,11 @@
-//! Where a PoP or a user keeps configuration, keys, state and the socket, and how those files are written.
+//! The locations of a PoP's or a user's configuration, keys, state and socket, and how those files are written.
 //!
-//! One directory (`--dir D`) holds everything and may be both a PoP's and a user's; whom a user of another site trusts, and
-//! what belongs to an identity with a name (`--identity`), is then in `user/` and `identities/`. Without it, root uses
-//! `/etc/renkei`, `/var/lib/renkei` and `/run/renkei`, anybody else the XDG folders.
+//! One directory (`--dir D`) holds everything and may be both a PoP's and a user's; the trust of a user of another
+//! site, and the files of a named identity (`--identity`), are then in `user/` and `identities/`. Without it, root
+//! uses `/etc/renkei`, `/var/lib/renkei` and `/run/renkei`, other users the XDG folders.
 //!
-//! Guarantees: a file written here is complete or not there ([`write_file`]); directories with secrets are
-//! mode 700. Non-goal: what stands in the files.
+//! Guarantees: a file written here is complete or absent ([`write_file`]); directories with secrets have mode 700.
+//! Non-goal: the content of the files.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
@@ -22,12 +22,12 @@ pub struct Home {
     config: PathBuf,
     state: PathBuf,
     runtime: PathBuf,
-    /// Who its user is, if not the one who is meant without a word.
+    /// The named identity of its user; `None` for the default one.
     identity: Option<String>,
 }
 
 impl Home {
-    /// Chooses by `--dir`, else `RENKEI_DIR`, else by who runs this.
+    /// Selects by `--dir`, else `RENKEI_DIR`, else by the user of the process.
     pub fn select(dir: Option<&Path>) -> Result<Self, Error> {
         let dir = dir.map(Path::to_path_buf).or_else(|| variable("RENKEI_DIR").map(PathBuf::from));
         match dir {
@@ -67,10 +67,10 @@ impl Home {
         Ok(Home { config, state, runtime, identity: None })
     }
 
-    /// The same for another one of its user's identities: `name`, else what RENKEI_IDENTITY names, else the one without a name.
+    /// Selects another identity of its user: `name`, else RENKEI_IDENTITY, else the default one.
     ///
     /// # Errors
-    /// `UsageInvalid` for a name that is none.
+    /// `UsageInvalid` for an invalid name.
     pub fn with_identity(self, name: Option<&str>) -> Result<Self, Error> {
         let identity = match name {
             Some(name) => Some(name.to_owned()),
@@ -85,12 +85,12 @@ impl Home {
         }
     }
 
-    /// Whether the user goes by an identity that has a name.
+    /// Whether a named identity is selected.
     pub fn has_identity(&self) -> bool {
         self.identity.is_some()
     }
 
-    /// Where a user keeps what must not mix with what the PoP of this directory trusts.
+    /// The user's own directories, which must not mix with the trust of a PoP in this directory.
     pub fn of_user(&self) -> Home {
         let user = match &self.identity {
             Some(name) => Path::new("identities").join(name),
@@ -109,7 +109,7 @@ impl Home {
         Home::system().socket()
     }
 
-    /// The directory of the configuration; what `--dir` names.
+    /// The directory of the configuration, given by `--dir`.
     pub fn config_dir(&self) -> &Path {
         &self.config
     }
@@ -134,12 +134,12 @@ impl Home {
         self.pki_dir().join("ca.key")
     }
 
-    /// Key of the authority that is about to follow, until its certificate is in place.
+    /// Key of the next authority, until its certificate is in place.
     pub fn ca_next_key(&self) -> PathBuf {
         self.pki_dir().join("ca-next.key")
     }
 
-    /// How the authority before handed over to the site's authority of this number.
+    /// The handover of the previous authority to the site's authority of this number.
     pub fn handover_file(&self, number: u32) -> PathBuf {
         self.pki_dir().join(format!("handover-{number}.toml"))
     }
@@ -164,7 +164,7 @@ impl Home {
         self.config.join("trust")
     }
 
-    /// What sites were called before they were renamed.
+    /// The former names of renamed sites.
     pub fn former_names_file(&self) -> PathBuf {
         self.trust_dir().join("former-names")
     }
@@ -174,7 +174,7 @@ impl Home {
         self.config.join("map")
     }
 
-    /// What the PoP knows of each volume.
+    /// The configuration of each volume.
     pub fn volumes_dir(&self) -> PathBuf {
         self.config.join("volumes")
     }
@@ -184,7 +184,7 @@ impl Home {
         self.pki_dir().join("revoked")
     }
 
-    /// With which options the user logged in last.
+    /// The options of the user's last login.
     pub fn login_file(&self) -> PathBuf {
         self.of_user().config.join("login")
     }
@@ -199,12 +199,12 @@ impl Home {
         self.of_user().config.join("mount.pem")
     }
 
-    /// The mounts that the PoP gave credentials of their own.
+    /// The mounts that were granted credentials of their own.
     pub fn mounts_file(&self) -> PathBuf {
         self.config.join("mount-credentials")
     }
 
-    /// What the daemon and the client remember; mode 700.
+    /// State of the daemon and the client; mode 700.
     pub fn state_dir(&self) -> &Path {
         &self.state
     }
@@ -224,7 +224,7 @@ impl Home {
         self.state.join("issued")
     }
 
-    /// Which cards of other sites changed, and when.
+    /// The history of changed cards of other sites.
     pub fn cards_file(&self) -> PathBuf {
         self.state_dir().join("cards.jsonl")
     }
@@ -239,12 +239,12 @@ impl Home {
         self.state.join("runner")
     }
 
-    /// What each storage was when it was recorded.
+    /// The recorded identity of each storage.
     pub fn storages_dir(&self) -> PathBuf {
         self.state.join("storages")
     }
 
-    /// Says that what is here was restored from a backup and the PoP has not run since.
+    /// Marker: the state was restored from a backup and the PoP has not run since.
     pub fn restored_file(&self) -> PathBuf {
         self.state.join("restored")
     }
@@ -254,7 +254,7 @@ impl Home {
         self.state.join("journal")
     }
 
-    /// Directory of the socket; anybody on the machine may enter it.
+    /// Directory of the socket; every user of the machine may enter it.
     pub fn runtime_dir(&self) -> &Path {
         &self.runtime
     }
@@ -273,7 +273,7 @@ fn absolute(dir: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(dir).map_err(|error| file_error("select directory", dir, &error))
 }
 
-/// Makes a directory and its missing parents with `mode`; the mode of one that exists is left alone.
+/// Creates a directory and its missing parents with `mode`; the mode of an existing one is kept.
 pub fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)
@@ -282,7 +282,7 @@ pub fn make_dir(path: &Path, mode: u32) -> Result<(), Error> {
         .map_err(|error| file_error("create directory", path, &error))
 }
 
-/// Makes a directory for secrets: mode 700, also if it existed with a wider one.
+/// Creates a directory for secrets: mode 700, even if it existed with a wider one.
 pub fn make_private_dir(path: &Path) -> Result<(), Error> {
     make_dir(path, 0o700)?;
     let metadata = path.metadata().map_err(|error| file_error("inspect directory", path, &error))?;
@@ -293,7 +293,7 @@ pub fn make_private_dir(path: &Path) -> Result<(), Error> {
         .map_err(|error| file_error("close directory", path, &error))
 }
 
-/// Replaces a file as a whole: temporary name, sync, rename, sync of the directory.
+/// Atomically replaces a file: temporary name, fsync, rename, fsync of the directory.
 ///
 /// The file never exists with a wider mode than `mode`, whatever the umask.
 pub fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
@@ -315,7 +315,7 @@ fn temp_path(path: &Path) -> PathBuf {
 }
 
 fn write_temp(temp: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    // What an earlier process of the same id left behind.
+    // Leftover of an earlier process with the same id.
     let _ = std::fs::remove_file(temp);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(temp, flags, Mode::from_raw_mode(0o600))?);
@@ -324,10 +324,11 @@ fn write_temp(temp: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Opens a file that is no link, FIFO or device: others may have written where it lies, and nobody may ever write into a FIFO.
+/// Opens a regular file, no link, FIFO or device: others may have write access to its directory, and reading from a
+/// FIFO may block for ever.
 ///
 /// # Errors
-/// Those of the system; `InvalidData` for what is no regular file.
+/// Those of the system; `InvalidData` if it is no regular file.
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits() as i32).open(path)?;
@@ -353,8 +354,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// Appends a line with its end to a file that only its owner reads, made if it is missing; one that a full disk or a power cut left
-/// without its end does not become a part of it.
+/// Appends a line to a file that only its owner can read, creating it if it is missing; a partial last line, left
+/// by a full disk or a power cut, is terminated first.
 ///
 /// # Errors
 /// Those of the file system.
@@ -365,8 +366,8 @@ pub fn append_line(path: &Path, line: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes records behind the first `end` bytes of a file, all of them or none, and gives where it ends then. A part of one,
-/// as a full disk leaves it, would hide or shift those after it.
+/// Writes records after the first `end` bytes of a file, all of them or none, and returns the new end. A partial
+/// record, as a full disk leaves it, would hide or shift those after it.
 ///
 /// # Errors
 /// Those of the file system.
@@ -374,14 +375,14 @@ pub fn append_whole(file: &File, end: u64, records: &[u8]) -> io::Result<u64> {
     match file.write_all_at(records, end) {
         Ok(()) => Ok(end + records.len() as u64),
         Err(error) => {
-            // The next ones are written over what cannot be cut off.
+            // If truncation fails, the next records overwrite the partial one.
             let _ = file.set_len(end);
             Err(error)
         }
     }
 }
 
-/// Whether a text is empty or its last line has an end.
+/// Whether a file is empty or its last line is terminated.
 fn ends_whole(file: &File) -> io::Result<bool> {
     let (length, mut last) = (file.metadata()?.len(), [b'\n']);
     if length > 0 {
@@ -390,7 +391,7 @@ fn ends_whole(file: &File) -> io::Result<bool> {
     Ok(last == [b'\n'])
 }
 
-/// The error for a file or directory of renkei's own.
+/// Converts an I/O error of a file or directory of renkei's own.
 pub fn file_error(op: &str, path: &Path, error: &io::Error) -> Error {
     let code = match error.kind() {
         io::ErrorKind::NotFound => Code::PathNotFound,
@@ -407,11 +408,11 @@ pub fn file_error(op: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(code, op, path.display(), error)
 }
 
-/// A file, and a place in it behind which so many bytes can be written: of more only these, as on a disk that is full.
+/// A file and an offset after which `bytes` bytes can be written: longer writes are cut short, as on a full disk.
 #[cfg(test)]
 pub fn file_with_room(bytes: u64) -> (File, u64) {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-    /// A multiple of the page, up to which the kernel writes before it meets the seal.
+    /// A multiple of the page size, up to which the kernel writes before it meets the seal.
     const LENGTH: u64 = 1 << 16;
     let file = File::from(memfd_create("room", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
     file.set_len(LENGTH).unwrap();
