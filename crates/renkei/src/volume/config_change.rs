@@ -5,7 +5,7 @@ use super::grant::{Grant, Grantee};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 
-/// The keys that there are, for messages.
+/// The valid keys, for messages.
 const KEYS: &str = "`scan_every_s`, `managers`, `log_records`, `log_days`, `verify_rate`, `replicas`, `at`, `repair_after`, \
                     `hold`, `policy` and `paused`";
 
@@ -13,7 +13,7 @@ fn invalid(subject: impl std::fmt::Display, cause: impl std::fmt::Display) -> Er
     Error::new(Code::UsageInvalid, "set", subject, cause)
 }
 
-/// Cuts `KEY=VALUE`.
+/// Splits `KEY=VALUE`.
 ///
 /// # Errors
 /// `UsageInvalid`.
@@ -22,7 +22,7 @@ pub fn pair(text: &str) -> Result<(String, String), Error> {
     Ok((key.into(), value.into()))
 }
 
-/// Sets what whoever manages the volume may set.
+/// Sets a key that managers of the volume may set.
 ///
 /// # Errors
 /// `UsageInvalid`, `BadPath`.
@@ -46,7 +46,7 @@ fn number(key: &str, text: &str) -> Result<u64, Error> {
     text.parse().map_err(|_| invalid(key, "write a whole number"))
 }
 
-/// Who manages it, `alice@kek,*@kek`.
+/// Parses a list of managers, `alice@kek,*@kek`.
 fn managers(text: &str) -> Result<Vec<Grantee>, Error> {
     let manager = |text: &str| {
         let who = Grantee::parse(text.trim())?;
@@ -55,7 +55,7 @@ fn managers(text: &str) -> Result<Vec<Grantee>, Error> {
     text.split(',').filter(|text| !text.trim().is_empty()).map(manager).collect()
 }
 
-/// The folders of a volume that somebody wrote, `/2026/raw,/public`.
+/// Parses a list of folders of a volume, `/2026/raw,/public`.
 ///
 /// # Errors
 /// `BadPath`.
@@ -67,10 +67,10 @@ pub fn folders(text: &str) -> Result<Vec<String>, Error> {
     text.split(',').filter(|text| !text.is_empty()).map(folder).collect()
 }
 
-/// Adds a grant, in the place of one to the same for the same folder.
+/// Adds a grant; it replaces one to the same grantee for the same folder.
 ///
 /// # Errors
-/// `UsageInvalid` for a folder that a site shall follow alone.
+/// `UsageInvalid` for a grant of a single folder to a site as such.
 pub fn add_grant(facts: &mut VolumeConfig, grant: Grant) -> Result<(), Error> {
     if !grant.to.is_users() && !grant.on.is_empty() {
         let cause = format!(
@@ -84,7 +84,7 @@ pub fn add_grant(facts: &mut VolumeConfig, grant: Grant) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes back what was granted, of one folder or of all.
+/// Revokes the grants to a grantee, for one folder or for all.
 ///
 /// # Errors
 /// `PathNotFound` if there is no such grant.

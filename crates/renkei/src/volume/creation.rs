@@ -1,6 +1,6 @@
-//! What is looked at before a volume is made: its name, its directory, and that no other volume has the same files.
+//! Checks before a volume is created: its name, its directory, and that no other volume has the same files.
 //!
-//! Whose work it is, the administrator's or a user's, is the caller's matter.
+//! The caller decides whose rights apply, the administrator's or a user's.
 
 use super::VolumeConfig;
 use super::dir_claim;
@@ -15,10 +15,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Mode of directories that are made.
+/// Mode of created directories.
 const MODE: u32 = 0o755;
 
-/// The storage, if a volume may have this name and be in it.
+/// The storage for a new volume, if a volume may have this name and be in that storage.
 ///
 /// # Errors
 /// `UsageInvalid`, `PathExists`, `StorageUnknown`.
@@ -49,8 +49,9 @@ pub fn check_name<'c>(
     Ok(found)
 }
 
-/// The directory that somebody on the machine of a storage named. With `.` or `..` in it, it is taken from the working directory, as
-/// other tools do; so is one that is to be there, and is not below the root of the storage. Else it is as it was named.
+/// The directory that a user on the machine of the storage named. With `.` or `..` in it, it is relative to the
+/// working directory, as in other tools; so is a directory that must exist and does not exist below the root of the
+/// storage. Else it is returned unchanged.
 pub fn resolved(named: &Path, is_there: bool, working: &Path, root: &Path) -> PathBuf {
     let is_dotted = named.components().any(|part| matches!(part, Component::CurDir | Component::ParentDir));
     let is_elsewhere = || is_there && !root.join(named).exists() && working.join(named).exists();
@@ -58,12 +59,12 @@ pub fn resolved(named: &Path, is_there: bool, working: &Path, root: &Path) -> Pa
         return named.into();
     }
     let whole = without_dots(&working.join(named));
-    // The working directory is known by its own path, also where links lead to the storage.
+    // The working directory has its real path, also where the root of the storage is reached by a symbolic link.
     let below = |real: PathBuf| whole.strip_prefix(real).ok().map(|below| root.join(below));
     root.canonicalize().ok().and_then(below).unwrap_or(whole)
 }
 
-/// A path in which each `..` has taken the name before it.
+/// A path in which each `..` has removed the name before it.
 fn without_dots(path: &Path) -> PathBuf {
     let mut whole = PathBuf::new();
     for part in path.components() {
@@ -78,7 +79,7 @@ fn without_dots(path: &Path) -> PathBuf {
     whole
 }
 
-/// The directory below the root of a storage that somebody named.
+/// The path below the root of a storage of a directory that was named.
 ///
 /// # Errors
 /// `UsageInvalid`, `BadPath`.
@@ -98,7 +99,7 @@ pub fn relative(named: &Path, root: &Path) -> Result<RelPath, Error> {
     })
 }
 
-/// The directory as facts have it.
+/// The path of a directory as the configuration has it.
 ///
 /// # Errors
 /// `UsageInvalid`.
@@ -107,12 +108,12 @@ pub fn text(path: &RelPath) -> Result<String, Error> {
     text.map_err(|_| invalid(path, "the directory of a volume must have a name in UTF-8"))
 }
 
-/// Where a directory of a storage is.
+/// The absolute path of a directory in a storage.
 pub fn folder(storage: &Storage, path: &RelPath) -> PathBuf {
     storage.path.join(OsStr::from_bytes(path.as_bytes()))
 }
 
-/// Two volumes never have the same files.
+/// Refuses a directory that contains another volume's or lies in it.
 ///
 /// # Errors
 /// `UsageInvalid`.
@@ -128,7 +129,7 @@ pub fn refuse_overlap(folder: &Path, config: &Config, home: &Home) -> Result<(),
     refuse_taken(folder, config, home)
 }
 
-/// A directory of another site's volume, or of one that is reached by another path, is not taken.
+/// Refuses a directory of another site's volume, or of a volume that is reached by another path.
 ///
 /// # Errors
 /// `DirectoryTaken`.
@@ -139,8 +140,8 @@ pub fn refuse_taken(folder: &Path, config: &Config, home: &Home) -> Result<(), E
     dir_claim::refuse_taken(folder, site, |id| kept.iter().any(|kept| kept == id))
 }
 
-/// Makes the directories on the way to a new volume that are missing, and makes sure that its own is empty; `on_made` is
-/// told of each.
+/// Creates the missing directories of a new volume's path, and checks that the last one is empty; `on_made` is called
+/// for each created one.
 ///
 /// # Errors
 /// Those of the file system; `NotEmpty`.
@@ -173,7 +174,7 @@ pub fn make_folder(
     }
 }
 
-/// The number of the owner of a directory, to which no link leads.
+/// The uid of the owner of a directory that is reached without symbolic links.
 ///
 /// # Errors
 /// Those of the file system.
@@ -205,11 +206,11 @@ mod tests {
         assert_eq!((&*at("./2025", "genome"), &*at("2025/", "genome")), ("genome/2025", "genome/2025"));
         assert_eq!((&*at("../genome/./2025", "genome"), &*at("..", "genome")), ("genome/2025", ""));
         assert_eq!(found(".", true, "genome", &way, &root).unwrap(), "genome", "the root is a link");
-        // What is to be made is made below the root, unless it has dots.
+        // A directory that need not exist is below the root, unless it has dots.
         assert_eq!(found("2025", false, "genome", &root, &root).unwrap(), "2025");
         assert_eq!(found("./new", false, "genome", &root, &root).unwrap(), "genome/new");
         assert_eq!(found("../..", true, "genome", &root, &root), Err(Code::UsageInvalid));
-        // Who is elsewhere has no working directory there.
+        // A user on another machine has no working directory there.
         let error = relative(Path::new("./genome"), &root).unwrap_err();
         assert!(error.code == Code::BadPath && error.cause.contains("absolute path"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A tree for tests that is deeper than a path can be: what a hostile site may make of a volume.
+//! A tree for tests that is deeper than a path can be, as a hostile site may create one.
 
 use renkei_core::entry::FileTime;
 use renkei_core::namespace::{
@@ -6,11 +6,11 @@ use renkei_core::namespace::{
 };
 
 const HOME: Origin = Origin(0);
-/// Names of 255 bytes in the longest path.
+/// Number of names of 255 bytes in the longest path.
 pub(crate) const DEEPEST: u64 = 128;
 const FILE: NewKind = NewKind::Content { size: 0, digest: None };
 
-/// Directories one in the other, two more than a path holds, and behind them a file at the top.
+/// Nested directories, two more than a path can hold, followed by a file in the root.
 pub(crate) fn deep() -> Vec<SequencedChange> {
     let attributes =
         Attributes { mode: 0o755, owner: String::new(), group: String::new(), mtime: FileTime::default() };

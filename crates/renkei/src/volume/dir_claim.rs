@@ -1,9 +1,9 @@
-//! The ownership of a directory of plain files: a marker in it names the volume, and the site that keeps it.
+//! The ownership of a directory of plain files: a marker in it names the volume and the site that owns it.
 //!
-//! So two sites, or two volumes, never use one directory, whether they reach it by other paths, bind mounts, links or
-//! from other machines of a shared file system: an eviction or trim by one would remove the other's only copy. Opening
-//! a volume marks its directory, and refuses one with another marker. Guarantee: the first owner stays; nothing of it
-//! is touched. Non-goal: a directory that is not writable has no marker.
+//! It keeps two sites or two volumes from using one directory, also if they reach it by other paths, bind mounts,
+//! symbolic links or from other machines of a shared file system: an eviction or trim by one would remove the other's
+//! only copy. Opening a volume marks its directory, and refuses one with another marker. Guarantee: the first owner
+//! stays; nothing of it is touched. Non-goal: a directory that is not writable has no marker.
 
 use super::home::remote_content::Hands;
 use super::volume_config::id_text;
@@ -20,18 +20,18 @@ use std::sync::Arc;
 /// Version of the marker.
 const VERSION: u32 = 1;
 
-/// What stands in the marker.
+/// Contents of the marker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryClaim {
     version: u32,
-    /// The volume's number.
+    /// The volume's id.
     volume: String,
-    /// The site that keeps the files.
+    /// The site that owns the files.
     site: SiteName,
 }
 
 impl DirectoryClaim {
-    /// That of a volume at a site.
+    /// The marker of a volume at a site.
     pub fn new(id: &VolumeId, site: &SiteName) -> Self {
         DirectoryClaim { version: VERSION, volume: id_text(id), site: site.clone() }
     }
@@ -59,7 +59,8 @@ impl DirectoryClaim {
     }
 }
 
-/// Makes sure that a directory is nobody else's, and marks it, if need be as the account whose files the volume's are.
+/// Checks that a directory has no other owner, and marks it, if need be with the rights of the account that owns the
+/// volume's files.
 ///
 /// # Errors
 /// `DirectoryTaken`.
@@ -84,7 +85,7 @@ pub fn take(
     }
     match put {
         Ok(()) => Ok(()),
-        // Somebody was quicker.
+        // Another process created the marker first.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => is_own(plain, own).map(drop),
         Err(error) => {
             tracing::warn!(%error, volume = own.volume, "the directory of the volume cannot be marked as its own");
@@ -93,7 +94,7 @@ pub fn take(
     }
 }
 
-/// Whether a directory has one's own marker; it may have none.
+/// Whether a directory has this owner's marker; false if it has none.
 fn is_own(plain: &LocalStore, own: &DirectoryClaim) -> Result<bool, Error> {
     match found_in(plain, "its directory")? {
         None => Ok(false),
@@ -106,7 +107,7 @@ fn found_in(plain: &LocalStore, at: &str) -> Result<Option<DirectoryClaim>, Erro
     match plain.marker(VOLUME) {
         Ok(text) => text.map(|text| DirectoryClaim::parse(&text, at)).transpose(),
         Err(error) if error.kind() == ErrorKind::InvalidData => DirectoryClaim::parse("", at).map(Some),
-        // The PoP may not look.
+        // The PoP has no permission to read it.
         Err(error) => {
             tracing::debug!(%error, at, "it cannot be determined whether the directory belongs to another volume");
             Ok(None)
@@ -114,8 +115,8 @@ fn found_in(plain: &LocalStore, at: &str) -> Result<Option<DirectoryClaim>, Erro
     }
 }
 
-/// Makes sure that a directory where a volume of `site` shall be, which need not be there, is not that of another volume, nor in
-/// one, and that nothing of one is mounted in it; what that site kept once and keeps no more is free.
+/// Refuses a directory for a volume of `site`, which need not exist, if it is that of another volume, lies in one, or
+/// has one mounted below it; directories that the site owned once and does not use any more are free.
 ///
 /// # Errors
 /// `DirectoryTaken`.
@@ -123,7 +124,7 @@ pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bo
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(folder);
     let mounted = if folder.exists() { mounts_below(folder) } else { Vec::new() };
     for path in std::iter::once(there.to_owned()).chain(mounted) {
-        // What cannot be opened is told by whoever makes the volume.
+        // A directory that cannot be opened is reported when the volume is created.
         let Ok(store) = LocalStore::open(&path, AccessMode::ReadOnly) else { continue };
         let shown = path.display().to_string();
         for text in store.markers_upwards(VOLUME) {
@@ -136,8 +137,8 @@ pub fn refuse_taken(folder: &Path, site: &SiteName, is_kept: impl Fn(&str) -> bo
     Ok(())
 }
 
-/// Marks the directory of a new volume, which is below the root of a storage, whatever it was before; where that cannot be done, whoever opens
-/// it tries again. A link that somebody put in its place meanwhile is not followed.
+/// Marks the directory of a new volume below the root of a storage, replacing any marker; if that fails, opening the
+/// volume tries again. A symbolic link in its place is not followed.
 pub fn mark(root: &Path, path: &RelPath, own: &DirectoryClaim) {
     let store = LocalStore::open(root, AccessMode::ReadWrite).and_then(|store| store.below(path));
     let marked = store.map_err(|error| io::Error::other(error.to_string()));
@@ -146,7 +147,7 @@ pub fn mark(root: &Path, path: &RelPath, own: &DirectoryClaim) {
     }
 }
 
-/// Takes one's own marker away: the volume is not kept there any more.
+/// Removes this owner's marker: the volume does not use the directory any more.
 pub fn release(folder: &Path, own: &DirectoryClaim) {
     let Ok(store) = LocalStore::open(folder, AccessMode::ReadWrite) else { return };
     if is_own(&store, own).is_ok_and(|is_own| is_own)
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_first_one_has_a_directory_until_it_lets_go() {
-        // Nobody else mounts anything below the directory above it.
+        // A directory of its own above it: no other process mounts anything below.
         let above = tempfile::tempdir().unwrap();
         let dir = above.path().join("volume");
         std::fs::create_dir(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! Who may use a volume beside those who have an account at its site.
+//! Grants: the users and sites that may use a volume beside the accounts of its site.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
@@ -6,23 +6,23 @@ use renkei_core::path::{RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a grant allows.
+/// Access level of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// To look and to read.
+    /// Listing and reading.
     Read,
-    /// To change, too.
+    /// Writing, too.
     Write,
 }
 
-/// Whom a grant is for.
+/// The grantee: users or a site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Grantee {
-    /// A user, `alice@titech`; or a site, `titech`, whose PoP may follow the volume and lets in there whom it wants.
+    /// A user, `alice@titech`; or a site, `titech`, whose PoP may follow the volume and decides on its own users.
     One(Principal),
-    /// `*@titech`.
+    /// All users of a site, `*@titech`.
     Site(SiteName),
 }
 
@@ -30,17 +30,17 @@ pub enum Grantee {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Whom it is for.
+    /// The grantee.
     pub to: Grantee,
-    /// What it allows.
+    /// The access level.
     pub level: Level,
-    /// The folder it is for, with all below it; the top for the whole volume.
+    /// The folder, with all below it; empty for the whole volume.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub on: String,
 }
 
 impl Grantee {
-    /// Takes what somebody wrote.
+    /// Parses a grantee.
     ///
     /// # Errors
     /// `UsageInvalid`.
@@ -58,12 +58,12 @@ impl Grantee {
         }
     }
 
-    /// Whether it is for users, and not for a site as such.
+    /// Whether the grantee is users, and not a site as such.
     pub fn is_users(&self) -> bool {
         !matches!(self, Grantee::One(principal) if principal.user_name().is_none())
     }
 
-    /// Whether a principal is meant.
+    /// Whether a principal is covered.
     pub fn names(&self, principal: &Principal) -> bool {
         match self {
             Grantee::One(user) => user == principal,
@@ -95,7 +95,7 @@ impl fmt::Display for Grantee {
 }
 
 impl Level {
-    /// Takes what somebody wrote.
+    /// Parses a level.
     ///
     /// # Errors
     /// `UsageInvalid`.
@@ -113,7 +113,7 @@ impl Level {
 }
 
 impl Grant {
-    /// Takes what somebody wrote.
+    /// Parses a grant.
     ///
     /// # Errors
     /// `UsageInvalid`, `BadPath`.
@@ -123,7 +123,7 @@ impl Grant {
     }
 }
 
-/// The folders that grants open to a principal for what it needs; one that is not legal opens nothing.
+/// The folders that grants open to a principal for a need; a grant with an invalid folder opens nothing.
 pub fn folders(grants: &[Grant], principal: &Principal, need: Need) -> Vec<RelPath> {
     let given = |grant: &&Grant| grant.to.names(principal) && grant.level.allows(need);
     grants.iter().filter(given).filter_map(|grant| RelPath::parse(grant.on.as_bytes()).ok()).collect()

@@ -1,9 +1,11 @@
-//! Which log a volume has: its incarnation at the home, and how a follower tells that it has followed another one.
+//! The lineage of a volume's log: its incarnations at the home, and how a follower detects that it has followed
+//! another log.
 //!
-//! A home that was restored from a backup, or lost its tree, goes on with a log whose records are others than those that were
-//! followed. Each log has an incarnation: a number that is drawn when it is begun and when it continues after a restore, with the
-//! record up to which it is the one before. A follower says with which incarnation it was, its last record and the digest of
-//! that record; the digest tells also of a restore that nobody announced.
+//! A home that was restored from a backup, or lost its tree, continues with a log whose records differ from those
+//! that were followed. Each log has an incarnation: a random number, drawn when the log begins and when it continues
+//! after a restore, with the last record that it has in common with the one before. A follower reports the
+//! incarnation that it followed, its last record and the digest of that record; the digest also reveals a restore
+//! that was not noted.
 
 use crate::catalogue::{MARK, VolumeTree, record_digest};
 use renkei_core::error::{Code, Error};
@@ -11,28 +13,28 @@ use renkei_core::wire::volume::{Descent, Incarnation};
 use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 
-/// Under which key the home's tree has its lineage.
+/// Key of the note in the home's tree with the lineage.
 const LINEAGE: &str = "lineage";
-/// Under which key a follower's copy has the incarnation that it follows.
+/// Key of the note in a follower's copy with the incarnation that it follows.
 const FOLLOWED: &str = "incarnation";
-/// Under which key it has those that it followed before.
+/// Key of the note with the incarnations that it followed before.
 const FORMER: &str = "former incarnations";
-/// Of how many it keeps a note.
+/// Former incarnations that are kept.
 const MOST_FORMER: usize = 16;
 
 /// The incarnations of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The one of now.
+    /// The current incarnation.
     pub now: Incarnation,
-    /// Those before it, each with the last record that the next one has of it.
+    /// Former incarnations, each with the last record that the next one shares with it.
     before: Vec<(Incarnation, u64)>,
 }
 
-/// What a follower says of the records that it has.
+/// A follower's description of its copy of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// With which incarnation it was; none if it never heard of one.
+    /// The incarnation that it followed; none if it never heard of one.
     pub incarnation: Option<Incarnation>,
     /// Its last record.
     pub after: u64,
@@ -41,7 +43,7 @@ pub struct Claim {
 }
 
 impl Lineage {
-    /// That of a volume's log at its home; a log that has none gets the incarnation `fresh`.
+    /// The lineage of a volume's log at its home; a log without one gets the incarnation `fresh`.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -54,7 +56,7 @@ impl Lineage {
         Ok(lineage)
     }
 
-    /// Notes that the tree was restored: its log goes on as another one.
+    /// Notes that the tree was restored: its log continues as a new incarnation.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -68,7 +70,7 @@ impl Lineage {
         Ok(())
     }
 
-    /// Up to which record this log is that of an incarnation; none if it was never of it.
+    /// The last record that this log shares with an incarnation; none if the incarnation is not in its lineage.
     fn common(&self, incarnation: &Incarnation) -> Option<u64> {
         if self.now == *incarnation {
             return Some(u64::MAX);
@@ -77,8 +79,8 @@ impl Lineage {
         self.before[from..].iter().map(|(_, seq)| *seq).min()
     }
 
-    /// How the records of a follower stand to this log, which ends at `last`; `mark_here` is the digest of the record that the
-    /// follower has last, if it is known here.
+    /// Compares a follower's copy with this log, which ends at `last`; `mark_here` is the digest of the follower's
+    /// last record in this log, if it is still here.
     pub fn judge(&self, claim: &Claim, last: u64, mark_here: Option<[u8; 32]>) -> Descent {
         let common = claim.incarnation.map_or(Some(u64::MAX), |known| self.common(&known));
         let Some(common) = common else { return Descent::Until(0) };
@@ -86,12 +88,12 @@ impl Lineage {
             return Descent::Until(common);
         }
         let differs = claim.mark.zip(mark_here).is_some_and(|(theirs, ours)| theirs != ours);
-        // Nobody knows from which record on.
+        // The first different record is not known.
         if claim.after > last || differs { Descent::Until(0) } else { Descent::Same }
     }
 }
 
-/// An incarnation that no log had.
+/// A new random incarnation.
 ///
 /// # Errors
 /// `SystemCall` if the system has no randomness.
@@ -102,7 +104,7 @@ pub fn fresh_incarnation() -> Result<Incarnation, Error> {
     Ok(incarnation)
 }
 
-/// The digest of a record of a log, if that goes back so far.
+/// The digest of a record, if the log goes back so far.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -115,7 +117,7 @@ pub fn mark_at(tree: &VolumeTree, seq: u64) -> Result<Option<[u8; 32]>, Error> {
     }
 }
 
-/// What a follower says of its copy.
+/// The description of a follower's copy.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -133,9 +135,9 @@ pub fn claim(tree: &VolumeTree) -> Result<Claim, Error> {
     Ok(Claim { incarnation, after, mark })
 }
 
-/// What a follower says of the logs that it followed before the present one, the last first: with which incarnation it was, and
-/// the last record that all logs since have in common. Of use where the home does not know the present one, because the same backup
-/// was restored twice.
+/// Descriptions by the logs that a follower followed before the present one, the last first: the incarnation, and the
+/// last record that all logs since share. They help where the home does not know the present log, since the same
+/// backup was restored twice.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -148,7 +150,7 @@ fn former(tree: &VolumeTree) -> Result<Vec<(Incarnation, u64)>, Error> {
     tree.note(FORMER)?.map_or(Ok(Vec::new()), |bytes| decode("former incarnations", &bytes))
 }
 
-/// A follower's copy is one of this incarnation from now on, with all its records.
+/// Notes that a follower's copy is of this incarnation from now on, with all its records.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -160,7 +162,7 @@ pub fn note_followed(tree: &VolumeTree, incarnation: Incarnation) -> Result<(), 
     notes.iter().rev().try_for_each(|(key, value)| tree.set_note(key, value))
 }
 
-/// The notes that say so; the records up to `until` are those of the log before.
+/// The notes for that; the records up to `until` are shared with the former log.
 pub(super) fn followed_notes(
     tree: &VolumeTree,
     incarnation: Incarnation,
@@ -171,7 +173,7 @@ pub(super) fn followed_notes(
     former.iter_mut().for_each(|(_, after)| *after = (*after).min(until));
     former.retain(|(known, after)| *after > 0 && *known != incarnation);
     former.drain(..former.len().saturating_sub(MOST_FORMER));
-    // The digest of the last record is that of the log before, also where this one has as many.
+    // The digest of the last record is that of the former log, even if the new one has as many records.
     let mark = if until < tree.position()?.seq { Some((0u64, [0u8; 32])) } else { None };
     let mut notes = vec![(FOLLOWED.to_owned(), encode(&incarnation)), (FORMER.to_owned(), encode(&former))];
     notes.extend(mark.map(|mark| (MARK.to_owned(), encode(&mark))));
@@ -227,7 +229,7 @@ mod tests {
     fn a_restore_that_nobody_announced_is_seen_by_the_records() {
         assert_eq!(judged(3, 91, None), Descent::Until(0));
         assert_eq!(judged(3, 90, Some((7, 8))), Descent::Until(0));
-        // Who follows since before there were incarnations.
+        // A follower from before there were incarnations.
         assert_eq!(judged(0, 90, None), Descent::Same);
         assert_eq!(judged(0, 91, None), Descent::Until(0));
     }

@@ -1,12 +1,11 @@
-//! Volumes: a directory of plain files and a catalogue of it, at the home of the volume and at the sites that follow
-//! it.
+//! Volumes: a directory of plain files with a catalogue of it, at the volume's home and at its followers.
 //!
-//! Both roles open a volume as a [`Store`], so readers and writers of places are readers and writers of volumes. The
-//! home (`home`) reconciles the catalogue with its plain files within 100 ms and appends each change to the log. A
-//! follower (`follower`) tails that log into its copy of the catalogue and keeps its own changes in an outbox over the
-//! copy. `diff` compares a plain tree with a catalogue. The files here are shared: configuration, grants, ownership of
-//! directories, lineage of the log. Guarantee: what was flushed is in the catalogue and its log. Non-goal: transfers of
-//! replicas, which are the site's.
+//! Both roles open a volume as a [`Store`], so code that works on stores works on volumes. The home (`home`)
+//! reconciles the catalogue with its plain files within 100 ms and appends each change to the log. A follower
+//! (`follower`) tails that log into its copy of the catalogue and keeps its own changes in an outbox over the copy.
+//! `diff` compares a plain tree with a catalogue. The files here are shared: configuration, grants, ownership of
+//! directories, lineage of the log. Guarantee: flushed changes are in the catalogue and its log. Non-goal: transfers
+//! of replicas, which the site does.
 
 pub mod config_change;
 pub mod creation;
@@ -63,12 +62,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The volumes that a PoP has open.
 pub struct Volumes {
     home: Home,
-    /// Which database, as the configuration names it.
+    /// The database, as the configuration names it.
     named: String,
     open: Mutex<Open>,
-    /// Directories of replicas that are marked as this site's own.
+    /// Identities of the replica directories that this site has claimed.
     claimed: Mutex<HashMap<VolumeId, Identity>>,
-    /// Volumes that are only read here, with another directory in place of their replicas'.
+    /// Volumes that this site only reads and whose replica directory was replaced by another one.
     replaced: Mutex<HashMap<VolumeId, Error>>,
 }
 
@@ -76,22 +75,22 @@ pub struct Volumes {
 struct Open {
     trees: Option<Arc<Trees>>,
     volumes: HashMap<VolumeId, Arc<Volume>>,
-    /// Own changes of those that are followed.
+    /// Outboxes of the followed volumes.
     pending: HashMap<VolumeId, Arc<Outbox>>,
-    /// Those that were deleted, so that nobody who has not heard of it makes them anew.
+    /// Deleted volumes, so that a caller with an outdated configuration does not create them anew.
     forgotten: HashSet<VolumeId>,
 }
 
-/// Where a volume's plain files are.
+/// Location of a volume's plain files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeLocation {
-    /// The root of the storage.
+    /// Root of the storage.
     pub root: PathBuf,
-    /// The directory in it.
+    /// Directory in the storage.
     pub path: RelPath,
     /// Whether the storage may be changed.
     pub access: AccessMode,
-    /// Which directory the root of the storage is, where that is known: another one under the path is not opened.
+    /// Identity of the storage's root directory, if known: another directory under that path is not opened.
     pub identity: Option<Identity>,
 }
 
@@ -103,148 +102,148 @@ pub struct Volume {
     shared: Arc<Shared>,
 }
 
-/// How it stands with a volume, as it is shown.
+/// Status of a volume, as it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// The last record of its log.
+    /// The last record of the volume's log.
     pub records: u64,
     /// Whether a scan is under way.
     pub is_scanning: bool,
-    /// Why the catalogue does not follow the files, if it does not.
+    /// The error that keeps the catalogue from following the files.
     pub trouble: Option<Error>,
-    /// Directories of which the kernel tells changes at once; none where it tells nothing.
+    /// Directories that inotify watches; none if no watch could be opened.
     pub watched: Option<u64>,
-    /// Whether the kernel gives no more watches, so that the rest is scanned alone.
+    /// Whether the kernel's limit of watches is reached, so that the other directories are found by scans only.
     pub is_full: bool,
     /// The last scan, if there was one.
     pub scan: Option<Scanned>,
-    /// Where it is followed: how it stands with the home.
+    /// On a follower: its replication state relative to the home.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub followed: Option<Followed>,
-    /// At the home: what other sites wrote and have alone.
+    /// At the home: content that exists at one other site only.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub away: Vec<OnlyAt>,
-    /// Where it is followed: what is held in the background.
+    /// On a follower: background replication.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub holds: Option<Holds>,
-    /// At its home: how folders are kept of which replicas are asked for.
+    /// At the home: for each folder with a replication policy, its replicas.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub kept: Vec<Kept>,
-    /// How much is in it, and may be.
+    /// Usage and quotas.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub used: Vec<UseRow>,
-    /// What verifying in the background told.
+    /// Results of the background scrub.
     #[serde(default)]
     pub verified: Verified,
 }
 
-/// What one site has alone of a volume.
+/// Content of a volume that only one site has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnlyAt {
     /// The site.
     pub site: String,
     /// Files.
     pub files: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u64,
 }
 
-/// What reading all plain files of a volume told.
+/// Results of reading all plain files of a volume (scrub).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// When the last whole pass ended, in seconds since 1970.
+    /// End of the last whole pass, in seconds since 1970.
     pub ended_unix: Option<u64>,
-    /// Good files in it.
+    /// Good files in that pass.
     pub files: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u64,
-    /// Files that were wrong.
+    /// Corrupt files in that pass.
     pub wrong: u64,
     /// Whether a pass is under way.
     pub is_under_way: bool,
-    /// Good files in the pass that is under way, else in the last one.
+    /// Good files in the pass under way, or else in the last one.
     pub files_now: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes_now: u64,
-    /// Files that were wrong in it.
+    /// Corrupt files in the same pass.
     pub wrong_now: u64,
-    /// The first of those.
+    /// The first of the corrupt files.
     pub examples: Vec<(String, Error)>,
 }
 
-/// What a site that follows a volume holds in the background.
+/// Background replication at a site that follows a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holds {
-    /// Folders that the home's policies want held here, as far as they are.
+    /// Folders that the home's policies place at this site, if it accepts them.
     pub by_policy: Vec<String>,
-    /// Whether nothing is brought for now.
+    /// Whether replication is paused.
     pub is_paused: bool,
-    /// Whether something is being brought.
+    /// Whether a transfer runs.
     pub is_running: bool,
-    /// Files that are to be held and are not.
+    /// Files that this site should hold and does not.
     pub files_to_go: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes_to_go: u64,
-    /// Bytes a second, while a transfer runs.
+    /// Bytes a second of the transfer that runs.
     pub rate: Option<u64>,
-    /// Why it does not come further.
+    /// The error that stops progress.
     pub trouble: Option<Error>,
 }
 
-/// How a site that follows a volume stands with its home.
+/// Replication state of a follower relative to its home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Followed {
-    /// The last record that the home told of.
+    /// The last record that the home announced.
     pub last: u64,
-    /// Seconds since the home was heard, if it was since the PoP started.
+    /// Seconds since the last message of the home, if one came since the PoP started.
     pub heard_s: Option<u64>,
-    /// Whether all of its tree has come here.
+    /// Whether the copy of the tree is complete.
     #[serde(default)]
     pub is_whole: bool,
     /// Whether this site may change the volume.
     pub writes: bool,
-    /// Own changes that the home does not have yet.
+    /// Own changes that the home has not ordered yet.
     pub pending: u64,
-    /// Seconds since the oldest of them was seen to wait.
+    /// Age of the oldest of these changes in seconds, at most the time since the PoP started.
     pub waiting_s: Option<u64>,
-    /// Own changes that the home refused, the last ones.
+    /// The last own changes that the home refused.
     pub refused: Vec<Refusal>,
-    /// The other sites that follow, as far as the home told: they give out what they hold.
+    /// Peers: the other followers that the home named; they serve the replicas that they hold.
     #[serde(default)]
     pub fellows: Vec<String>,
-    /// What was done when the home was found to be restored from a backup, the last time.
+    /// Report of the last reconciliation with a home that was restored from a backup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub restored: Option<RestoreReport>,
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scanned {
-    /// When it ended, in seconds since 1970.
+    /// End of the scan, in seconds since 1970.
     pub ended_unix: u64,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub took_ms: u64,
     /// Directories.
     pub dirs: u64,
     /// Names that the catalogue did not have.
     pub new: u64,
-    /// Names that were gone.
+    /// Names that were removed.
     pub gone: u64,
     /// Files with other content.
     pub changed: u64,
-    /// Other modes, owners or times alone.
+    /// Names of which only the mode, owner or time differed.
     pub attributes: u64,
-    /// What could not be looked at or stored.
+    /// Names that could not be examined or stored.
     pub failed: u64,
-    /// Some of all these.
+    /// Some names of each of these counts.
     pub examples: Vec<String>,
-    /// Whether the count of what is in the volume was wrong, and was set right.
+    /// Whether the usage counts of the volume were wrong and were corrected.
     #[serde(default)]
     pub was_miscounted: bool,
 }
 
 impl Volumes {
-    /// None is open yet; their trees are in the database that is `named`.
+    /// Opens no volume yet; the trees are in the database that is `named`.
     pub fn new(home: &Home, named: &str) -> Self {
         let (home, named) = (home.clone(), named.into());
         Volumes { home, named, open: Mutex::default(), claimed: Mutex::default(), replaced: Mutex::default() }
@@ -254,7 +253,7 @@ impl Volumes {
         self.replaced.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Why the directory of a volume that is only read here is not the one that it was, until it is accepted.
+    /// The error of a read-only volume whose replica directory was replaced, until the new directory is accepted.
     pub fn replaced(&self, id: &VolumeId) -> Option<Error> {
         self.replaced_ones().get(id).cloned()
     }
@@ -263,7 +262,7 @@ impl Volumes {
         self.open.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// The tree of a volume, made if it is not there.
+    /// The tree of a volume, created if it does not exist.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -271,7 +270,7 @@ impl Volumes {
         self.trees(&mut self.open_ones())?.tree(id)
     }
 
-    /// The own changes of a volume that is followed, over the copy of its tree.
+    /// The outbox of a followed volume, over the copy of its tree.
     ///
     /// # Errors
     /// `CatalogueFailed`, and those of the file system.
@@ -287,12 +286,12 @@ impl Volumes {
         Ok(pending)
     }
 
-    /// Where it is noted what was done to plain files of a followed volume.
+    /// The file of the write-ahead log of a followed volume.
     fn journal(&self, id: VolumeId) -> PathBuf {
         self.home.state_dir().join("volumes").join(format!("{}.unkept", volume_config::id_text(&id)))
     }
 
-    /// The leases on a volume; a file tells the next PoP whether anybody holds some.
+    /// The lease table of a volume; a file tells the next PoP process whether any lease was held.
     fn lease_table(&self, id: VolumeId) -> LeaseTable {
         LeaseTable::noted_in(self.lease_note(id), leases::TERM, leases::MOST)
     }
@@ -308,7 +307,7 @@ impl Volumes {
         })
     }
 
-    /// Opens a volume, or gives the one that is open.
+    /// Opens a volume, or returns the open one.
     ///
     /// # Errors
     /// `StorageMissing`, `CatalogueFailed`.
@@ -336,7 +335,7 @@ impl Volumes {
         Ok(volume)
     }
 
-    /// Closes a volume and forgets its tree; the plain files stay.
+    /// Closes a volume and removes its tree; the plain files stay.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -349,7 +348,7 @@ impl Volumes {
         if let Some(pending) = open.pending.remove(&id) {
             pending.stop();
         }
-        // It may never have been there.
+        // The files may never have existed.
         let _ = std::fs::remove_file(self.journal(id));
         let _ = std::fs::remove_file(self.lease_note(id));
         match &open.trees {
@@ -358,8 +357,9 @@ impl Volumes {
         }
     }
 
-    /// Makes sure that the directory of a followed volume's replicas is nobody else's, and marks it. Where this site writes it is
-    /// the one that it was, too: something may be in that one alone. Where it reads, another one is used and is a condition.
+    /// Checks that the replica directory of a followed volume is not claimed for another volume or site, and marks
+    /// it. A site that writes is refused another directory than before, since that one may have the only copy of
+    /// something; a site that only reads uses it and reports a condition.
     ///
     /// # Errors
     /// `DirectoryTaken`, `StorageMissing`, `VolumeChanged`, `CatalogueFailed`.
@@ -392,7 +392,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Closes a volume in whose place is another directory now; it is opened anew when it is asked for.
+    /// Closes a volume whose directory was replaced; the next use opens it anew.
     pub fn close_if_moved(&self, id: VolumeId, now: impl FnOnce() -> Result<LocalStore, Error>) {
         let open = self.open_ones().volumes.get(&id).cloned();
         let Some(volume) = open else { return };
@@ -411,7 +411,7 @@ impl Volumes {
         }
     }
 
-    /// Closes those that are not there any more.
+    /// Closes the volumes that do not exist any more.
     pub fn keep_only(&self, is_there: impl Fn(&VolumeId) -> bool) {
         let mut open = self.open_ones();
         let gone: Vec<VolumeId> = open.volumes.keys().filter(|id| !is_there(id)).copied().collect();
@@ -455,7 +455,7 @@ impl VolumeLocation {
 }
 
 impl Volume {
-    /// Opens the plain files and starts the keeper.
+    /// Opens the plain files and starts the threads of the reconciler and the watch.
     pub fn open(
         name: &str,
         facts: &VolumeConfig,
@@ -471,7 +471,7 @@ impl Volume {
         root_identity::note(&tree, &store)?;
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
-        // Once, before anybody asks: two who asked at a time would hear of two logs.
+        // Before the first request: two concurrent ones would create two incarnations of the log.
         let fresh = fresh_incarnation()?;
         Lineage::of_home(&tree, fresh)?;
         let leases = Arc::new(leases);
@@ -510,28 +510,28 @@ impl Volume {
         }
     }
 
-    /// Whether the plain files are what is at their path now.
+    /// Whether the path still leads to the directory of the plain files.
     pub fn is_in_place(&self) -> bool {
         let there = identity_at(&self.at.root.join(OsStr::from_bytes(self.at.path.as_bytes())));
         there.ok() == self.store.identity().ok()
     }
 
-    /// The leases of sites that follow it.
+    /// The leases of the sites that follow this volume.
     pub fn site_leases(&self) -> &HomeLeases {
         &self.shared.site_leases
     }
 
-    /// Its plain files.
+    /// The plain files.
     pub fn plain(&self) -> &Arc<LocalStore> {
         &self.store
     }
 
-    /// Its catalogue.
+    /// The catalogue.
     pub fn tree(&self) -> &Arc<VolumeTree> {
         &self.tree
     }
 
-    /// Returns when all that was changed through the volume is in the catalogue and its log.
+    /// Returns when all changes made through the volume are in the catalogue and its log.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -539,17 +539,18 @@ impl Volume {
         self.shared.notes.flush()
     }
 
-    /// Does something that makes plain files durable while the catalogue is brought up to date, and returns when both are.
+    /// Runs `sync`, which makes plain files durable, while the reconciler updates the catalogue; returns when both
+    /// are done.
     ///
     /// # Errors
-    /// Those of either.
+    /// The errors of `sync` and of the catalogue.
     fn flush_with(&self, sync: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let asked = self.shared.notes.ask_all();
         sync()?;
         asked.map_or(Ok(()), |asked| self.shared.notes.wait(&asked))
     }
 
-    /// Hands a site that writes first what it may add; only `writers` have such shares.
+    /// Grants a writing site its quota share; the shares of sites that are not among `writers` are dropped.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -562,15 +563,15 @@ impl Volume {
         self.shared.quotas.hand(&self.tree, origin, claim, writers)
     }
 
-    /// What such sites may still add under a limit.
+    /// The unused part of all granted shares under a limit.
     pub fn handed(&self, owner: Option<&str>) -> Use {
         self.shared.quotas.handed(owner)
     }
 
-    /// Goes through the whole tree now, and returns when that is done or `go_on` says no.
+    /// Scans the whole tree; returns when the scan has ended or `go_on` returns false.
     ///
     /// # Errors
-    /// Why the catalogue does not follow the files; `Cancelled`.
+    /// The error that keeps the catalogue from following the files; `Cancelled`.
     pub fn check(&self, go_on: impl Fn() -> bool) -> Result<Scanned, Error> {
         self.flush()?;
         let number = self.shared.notes.ask_scan();
@@ -586,7 +587,7 @@ impl Volume {
         }
     }
 
-    /// How it stands.
+    /// The status of the volume.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -634,13 +635,13 @@ impl From<home::reconciler::Scan> for Scanned {
     }
 }
 
-/// The directory of a volume's plain files.
-/// A number of a node that no earlier run of the PoP has given, whatever the tree was restored from: it grows with the clock, faster
-/// than files are made for long.
+/// Lower bound of new node numbers. It grows with the clock, by 4096 a second, faster than files are created over a
+/// long time, so it is above all numbers of earlier runs, also where the tree was restored from a backup.
 fn least_number() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() << 12
 }
 
+/// The directory of a volume's plain files.
 fn folder(at: &VolumeLocation) -> PathBuf {
     at.root.join(Path::new(std::ffi::OsStr::from_bytes(at.path.as_bytes())))
 }

@@ -6,14 +6,14 @@ use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Attributes, Kind, NewKind, Node};
 
-/// What the plain tree has under a name.
+/// The entry of the plain tree under a name.
 pub(super) struct Plain {
     pub(super) entry: Entry,
     pub(super) raw: Raw,
 }
 
 impl Plain {
-    /// What a node has beside its kind.
+    /// The attributes as a node of the catalogue has them.
     pub(super) fn attributes(&self) -> Attributes {
         let Raw { uid, gid, .. } = self.raw;
         Attributes {
@@ -24,7 +24,7 @@ impl Plain {
         }
     }
 
-    /// What it would be as a new node; none for what is not in catalogues.
+    /// The kind of a new node for it; none for entries that are not in catalogues.
     pub(super) fn kind(&self) -> Option<NewKind> {
         match &self.entry.kind {
             EntryKind::File { .. } => Some(NewKind::File),
@@ -34,7 +34,7 @@ impl Plain {
         }
     }
 
-    /// The state of a file's content.
+    /// The stamp of a file.
     pub(super) fn stamp(&self) -> Stamp {
         match self.entry.kind {
             EntryKind::File { stamp, .. } => stamp,
@@ -42,7 +42,7 @@ impl Plain {
         }
     }
 
-    /// Whether a node of the catalogue may become this without being another one.
+    /// Whether a node of the catalogue may become this entry and stay the same node.
     pub(super) fn is_kind_of(&self, node: &Node) -> bool {
         match (&self.entry.kind, &node.kind) {
             (EntryKind::File { .. }, Kind::File(_)) | (EntryKind::Dir, Kind::Dir { .. }) => true,
@@ -52,7 +52,7 @@ impl Plain {
     }
 }
 
-/// What tells one state of a name from the next: kind of clock, number, size.
+/// The state of a name: ctime, inode number and size.
 pub(super) type Seen = (FileTime, u64, u64);
 
 /// The state of a name.
@@ -60,12 +60,12 @@ pub(super) fn seen(plain: &Option<Plain>) -> Option<Seen> {
     plain.as_ref().map(|plain| (plain.raw.ctime, plain.raw.ino, plain.entry.size()))
 }
 
-/// Whether a file has the content that it had, by all that can be seen without reading it.
+/// Whether a file has the same content, as far as can be told without reading it.
 pub(super) fn is_same_content(a: &Stamp, b: &Stamp) -> bool {
     (a.size, a.mtime, a.ino) == (b.size, b.mtime, b.ino)
 }
 
-/// What the plain tree has under a name; nothing for what does not belong into the catalogue.
+/// The entry of the plain tree under a name; none for entries that are not in catalogues.
 pub(super) fn look(dir: &dyn Dir, name: &[u8]) -> Result<Option<Plain>, Error> {
     if is_temp_name(name) {
         return Ok(None);

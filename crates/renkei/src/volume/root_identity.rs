@@ -1,10 +1,10 @@
-//! The identity of the directory that has a volume's plain files, at its home or at a site that follows and writes it.
+//! The identity of the directory with a volume's plain files, at its home or at a site that follows it.
 //!
-//! The catalogue notes the file system's identifiers of it. Another directory, above all an empty one because something
-//! is not mounted, or an older copy of it, would look as if files were removed or changed, and other sites would
-//! follow. So it is not scanned or changed, and no access is given, until the right one is back or this one is accepted
-//! (`accept_dir`). Guarantee: of two directories that exist at one time at most one is taken. Non-goal: one whose file
-//! system was copied block by block.
+//! The catalogue notes the file system's identifiers of the directory. Another one, above all an empty one because a
+//! file system is not mounted, or an older copy, would look as if files had been removed or changed, and other sites
+//! would follow. So another directory is not scanned or changed, and no access is given, until the right one is back
+//! or the new one is accepted (`accept_dir`). Guarantee: of two directories that exist at one time at most one is
+//! used. Non-goal: a file system that was copied block by block.
 
 use crate::catalogue::VolumeTree;
 use crate::store::local::LocalStore;
@@ -14,10 +14,10 @@ use crate::store::{Listed, Store};
 use renkei_core::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 
-/// The note of the directory.
+/// Key of the note.
 const TOP: &str = "top";
 
-/// What is noted.
+/// The note.
 #[derive(Debug, Serialize, Deserialize)]
 struct Top {
     inode: u64,
@@ -33,7 +33,7 @@ impl Top {
     }
 }
 
-/// Refuses a directory that is not the one which the volume had last, if it ever had one.
+/// Refuses a directory other than the noted one, if one was noted.
 ///
 /// # Errors
 /// `StorageMissing` if it is empty, else `VolumeChanged`; `CatalogueFailed`.
@@ -64,12 +64,12 @@ fn is_known(tree: &VolumeTree, store: &LocalStore) -> Result<bool, Error> {
     let text = std::str::from_utf8(&noted).ok();
     Ok(match text.and_then(|text| toml::from_str::<Top>(text).ok()) {
         Some(before) => before.inode == now.inode && before.found.matches(&now.found) != Some(false),
-        // As it was noted before: the inode number alone.
+        // The former format: the inode number alone.
         None => noted == now.inode.to_be_bytes(),
     })
 }
 
-/// Notes that this is the directory.
+/// Notes the identity of this directory.
 ///
 /// # Errors
 /// `CatalogueFailed`.

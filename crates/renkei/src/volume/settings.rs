@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// After how many seconds without a word a site counts as lost, unless told otherwise: a day, so that a restart, a night
-/// without power or a cut line does not copy a volume.
+/// Seconds without a message after which a site counts as lost, by default: a day, so that a restart, a night without
+/// power or a cut line does not have a volume copied.
 const REPAIR_AFTER_S: u64 = 86_400;
 
-/// What is kept of the ways in which a volume is kept.
+/// The settings of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VolumeSettings {
-    /// Seconds without a word after which a site counts as lost, and its share of replicas goes to others.
+    /// Seconds without a message after which a site counts as lost and its replicas are placed at others.
     pub repair_after_s: u64,
-    /// Bytes a second at which files are read and compared; 0 for never. Without it all are read within about a month.
+    /// Scrub rate in bytes a second; 0 for never. By default all files are read within about a month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify_rate: Option<u64>,
-    /// Whether nothing is brought or read in the background for now.
+    /// Whether background replication and scrub are paused.
     #[serde(skip_serializing_if = "is_no")]
     pub is_paused: bool,
-    /// At a site that follows: whether it holds nothing that the home wants held.
+    /// At a follower: whether it ignores the replication policies of the home.
     #[serde(skip_serializing_if = "is_no")]
     pub refuses_policy: bool,
-    /// At the home: how many replicas of which folders there shall be, and where.
+    /// At the home: the replication policies of folders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy: Vec<Policy>,
-    /// At the home: how much there may be.
+    /// At the home: the quotas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quota: Vec<Quota>,
 }
@@ -55,25 +55,25 @@ impl Default for VolumeSettings {
     }
 }
 
-/// How many replicas of a folder there shall be, and where.
+/// The replication policy of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The folder, with all below it; empty for the whole volume.
     #[serde(default)]
     pub folder: String,
-    /// How many, that of the home among them.
+    /// Number of replicas, including that of the home.
     pub replicas: u32,
-    /// The sites that come first.
+    /// Preferred sites.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<SiteName>,
 }
 
-/// How much there may be, of one owner or of all together.
+/// The quota of one owner, or of the whole volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// The owner's name in the volume; without it the limit is that of all together.
+    /// The owner's name in the volume; none for the whole volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// Bytes of files.
@@ -84,32 +84,32 @@ pub struct Quota {
     pub files: Option<u64>,
 }
 
-/// How much one owner has in a volume, or all together.
+/// Usage and quota of one owner, or of the whole volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UseRow {
-    /// The owner's name in the volume; none for all together.
+    /// The owner's name in the volume; none for the whole volume.
     pub owner: Option<String>,
     /// Files, directories and symbolic links.
     pub files: u64,
     /// Bytes of files.
     pub bytes: u64,
-    /// How many there may be.
+    /// Quota of files.
     pub limit_files: Option<u64>,
-    /// How many bytes there may be.
+    /// Quota of bytes.
     pub limit_bytes: Option<u64>,
-    /// What sites that write first may still add: at the home all of them, there that site.
+    /// The unused part of quota shares: at the home of all writing sites, at a writing site its own.
     #[serde(default)]
     pub handed: Limit,
 }
 
 impl UseRow {
-    /// Of an owner, or of all together.
+    /// The row of an owner, or of the whole volume.
     pub fn new(owner: Option<String>, used: Use, limit: Limit) -> Self {
         let (Use { files, bytes }, Limit { files: limit_files, bytes: limit_bytes }) = (used, limit);
         UseRow { owner, files, bytes, limit_files, limit_bytes, handed: Limit::default() }
     }
 
-    /// With what sites may still add, where there is a limit.
+    /// Adds the unused part of granted shares, where there is a quota.
     pub fn with_handed(self, out: Use) -> Self {
         let files = self.limit_files.map(|_| out.files);
         UseRow { handed: Limit { files, bytes: self.limit_bytes.map(|_| out.bytes) }, ..self }
@@ -121,7 +121,7 @@ fn invalid(text: &str, cause: impl std::fmt::Display) -> Error {
 }
 
 impl VolumeSettings {
-    /// Makes sure that it makes sense.
+    /// Validates the settings.
     ///
     /// # Errors
     /// `BadPath`.
@@ -129,12 +129,12 @@ impl VolumeSettings {
         self.policy.iter().try_for_each(|policy| RelPath::parse(policy.folder.as_bytes()).map(drop))
     }
 
-    /// After which silence a site is lost.
+    /// The silence after which a site counts as lost.
     pub fn repair_after(&self) -> Duration {
         Duration::from_secs(self.repair_after_s)
     }
 
-    /// The policies, those of larger folders first.
+    /// The policies with their parsed folders, in the order that `set` keeps: parent folders first.
     pub fn policies(&self) -> Vec<placement::Policy> {
         let policy = |policy: &Policy| {
             let folder = RelPath::parse(policy.folder.as_bytes()).ok()?;
@@ -143,14 +143,14 @@ impl VolumeSettings {
         self.policy.iter().filter_map(policy).collect()
     }
 
-    /// The limits.
+    /// The quotas.
     pub fn quotas(&self) -> Vec<quota::Quota> {
         let limit = |quota: &Quota| Limit { files: quota.files, bytes: quota.bytes };
         let quota = |quota: &Quota| quota::Quota { owner: quota.owner.clone(), limit: limit(quota) };
         self.quota.iter().map(quota).collect()
     }
 
-    /// How much there is, and may be: all together first, then by owner.
+    /// Usage and quotas: the whole volume first, then by owner.
     pub fn use_rows(&self, used: &ByOwner) -> Vec<UseRow> {
         let quotas = self.quotas();
         let limit = |owner: Option<&str>| {
@@ -167,8 +167,8 @@ impl VolumeSettings {
         std::iter::once(UseRow::new(None, all, limit(None))).chain(owners.into_iter().map(row)).collect()
     }
 
-    /// Takes one setting; false if it is none of these. Behind a colon, some keys name a folder or an owner: `replicas:/raw`,
-    /// `quota_bytes:alice`.
+    /// Changes one setting; false if the key is none of these. After a colon, some keys name a folder or an owner:
+    /// `replicas:/raw`, `quota_bytes:alice`.
     ///
     /// # Errors
     /// `UsageInvalid`.
@@ -204,7 +204,7 @@ impl VolumeSettings {
         })
     }
 
-    /// What is not named of a limit stays as it is; without numbers it goes.
+    /// Changes one number of a quota and keeps the other; a quota without numbers is removed.
     fn set_limit(&mut self, owner: Option<&str>, key: &str, text: &str) -> Result<(), Error> {
         if owner.is_some_and(|owner| owner.is_empty() || owner.contains('@')) {
             return Err(invalid(key, "name the account that the user has at the home"));
@@ -228,7 +228,7 @@ impl VolumeSettings {
         Ok(())
     }
 
-    /// Changes what is asked for a folder; nothing is asked for where neither replicas nor sites are left.
+    /// Changes the policy of a folder; a policy of 0 replicas is removed.
     fn change_policy(&mut self, folder: &str, change: impl FnOnce(&mut Policy)) -> Result<(), Error> {
         let path = RelPath::parse_lenient(folder.as_bytes())?;
         let folder = String::from_utf8(path.as_bytes().to_vec());
@@ -255,7 +255,7 @@ fn yes(key: &str, text: &str) -> Result<bool, Error> {
     }
 }
 
-/// `month`, `0` for never, or a rate.
+/// Parses `month`, `0` or `never`, or a rate.
 fn parse_verify_rate(text: &str) -> Result<Option<u64>, Error> {
     match text {
         "month" => Ok(None),

@@ -12,59 +12,59 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Seconds between two scans, unless told otherwise.
+/// Default interval of scans in seconds.
 pub const SCAN_EVERY_S: u64 = 600;
 
-/// Records that a home keeps at most for followers that do not have them, unless told otherwise.
+/// Default of the log records that a home keeps at most for followers that do not have them.
 pub const LOG_RECORDS: u64 = 1_000_000;
 
-/// Days for which it keeps them, unless told otherwise.
+/// Default of the days for which it keeps them.
 pub const LOG_DAYS: u64 = 30;
 
-/// Largest file accepted: room for some ten thousand grants.
+/// Largest file that is read: room for some ten thousand grants.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Mode of the files: they hold no secret.
+/// Mode of the files, which hold no secret.
 const MODE: u32 = 0o644;
 
-/// The facts of one volume.
+/// The configuration of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeConfig {
-    /// The number by which its tree is kept.
+    /// The id of its tree.
     #[serde(serialize_with = "write_id", deserialize_with = "read_id")]
     pub id: VolumeId,
-    /// The site that puts its changes in order.
+    /// The home: the site that orders its changes.
     pub home: SiteName,
-    /// The storage that has its plain files.
+    /// The storage with its plain files.
     pub storage: String,
-    /// Where in that storage, as text; empty for all of it.
+    /// The directory in the storage, as text; empty for all of it.
     #[serde(default)]
     pub path: String,
-    /// Whose it is: the account that works for those whom a grant lets in.
+    /// The account that owns the files, and that works for users with a grant.
     pub account: String,
-    /// Whether the files were there before the volume.
+    /// Whether the files existed before the volume.
     #[serde(default)]
     pub in_place: bool,
-    /// Seconds between two scans for what changed behind the PoP's back; 0 for none but those that are asked for.
+    /// Interval in seconds of scans for changes past the PoP; 0 for scans on request only.
     #[serde(default = "scan_every")]
     pub scan_every_s: u64,
-    /// At a site that follows: the folders whose files are all held here, the top being the empty one.
+    /// At a follower: the folders whose files are all held here; an empty one is the whole volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hold: Vec<String>,
-    /// Who may use it beside those who have an account with the right to.
+    /// Grants beside the rights of local accounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grant: Vec<Grant>,
-    /// Who manages it beside the administrator.
+    /// The managers beside the administrator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub managers: Vec<Grantee>,
-    /// Records that are kept at most for sites that follow and do not have them yet.
+    /// Log records kept at most for followers that do not have them yet.
     #[serde(default = "log_records")]
     pub log_records: u64,
-    /// Days for which these are kept.
+    /// Days for which they are kept.
     #[serde(default = "log_days")]
     pub log_days: u64,
-    /// How it is kept.
+    /// Its settings.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub care: VolumeSettings,
 }
@@ -93,7 +93,7 @@ fn read_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<VolumeId, D::Er
     parse_id(&String::deserialize(deserializer)?).map_err(|error| serde::de::Error::custom(error.cause))
 }
 
-/// Reads what [`id_text`] wrote.
+/// Parses an id that [`id_text`] wrote.
 ///
 /// # Errors
 /// `UsageInvalid`.
@@ -103,13 +103,13 @@ pub fn parse_id(text: &str) -> Result<VolumeId, Error> {
     number.map(u128::to_be_bytes).ok_or_else(bad)
 }
 
-/// A volume's number as people see it.
+/// A volume's id as text.
 pub fn id_text(id: &VolumeId) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }
 
 impl VolumeConfig {
-    /// Those of a volume about which nothing special was said.
+    /// A configuration with default settings.
     pub fn new(id: VolumeId, home: SiteName, storage: &str, path: String, account: String) -> Self {
         VolumeConfig {
             id,
@@ -128,7 +128,7 @@ impl VolumeConfig {
         }
     }
 
-    /// Where in its storage it is.
+    /// The directory of the volume in its storage.
     ///
     /// # Errors
     /// `BadPath`.
@@ -165,7 +165,7 @@ fn file(home: &Home, name: &str) -> Result<PathBuf, Error> {
     Ok(home.volumes_dir().join(format!("{name}.toml")))
 }
 
-/// The facts of all volumes, by name.
+/// The configurations of all volumes, by name.
 ///
 /// # Errors
 /// `ConfigInvalid`, and those of the file system.
@@ -188,7 +188,7 @@ pub fn load(home: &Home) -> Result<BTreeMap<String, VolumeConfig>, Error> {
     Ok(found)
 }
 
-/// The facts of one volume.
+/// The configuration of one volume.
 ///
 /// # Errors
 /// `VolumeUnknown`.
@@ -196,7 +196,7 @@ pub fn find(home: &Home, name: &str) -> Result<VolumeConfig, Error> {
     load(home)?.remove(name).ok_or_else(|| unknown(name))
 }
 
-/// The error for a name that no volume has.
+/// The error for an unknown volume.
 pub fn unknown(name: &str) -> Error {
     Error::new(Code::VolumeUnknown, "look up volume", name, "")
 }
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Works as whoever runs the test.
+    /// Runs work with the rights of the test's process.
     pub(crate) struct Here;
 
     impl crate::volume::Hands for Here {

@@ -1,4 +1,4 @@
-//! The status of a volume for people: its configuration, and how its catalogue stands to its files.
+//! The status of a volume for people: its configuration, and the state of its catalogue.
 
 use super::grant::{Grant, Grantee};
 use super::settings::VolumeSettings;
@@ -6,49 +6,49 @@ use super::volume_config::id_text;
 use super::{Standing, VolumeConfig};
 use serde::{Deserialize, Serialize};
 
-/// A volume as it is shown, to its administrator and, with less in it, to those who may use it.
+/// The status of a volume, for its administrator and, with less in it, for its users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatus {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its id.
     pub id: String,
     /// Its home.
     pub home: String,
-    /// The storage that has its plain files; empty for none.
+    /// The storage with its plain files; empty if it has none.
     pub storage: String,
-    /// Where in it.
+    /// The directory in the storage.
     pub path: String,
-    /// Whose it is.
+    /// The account that owns the files.
     pub account: String,
-    /// Whether the files were there before.
+    /// Whether the files existed before the volume.
     pub in_place: bool,
-    /// Seconds between two scans.
+    /// Interval of scans in seconds.
     pub scan_every_s: u64,
-    /// Folders whose files are all held.
+    /// Folders whose files are all held here.
     #[serde(default)]
     pub hold: Vec<String>,
-    /// Who may use it; those who do not manage it see what is granted to themselves.
+    /// The grants; for users who are no managers only those that name them.
     #[serde(default)]
     pub grants: Vec<Grant>,
-    /// Who manages it, beside the administrator.
+    /// The managers beside the administrator.
     #[serde(default)]
     pub managers: Vec<Grantee>,
-    /// Records that are kept at most for those who follow and do not have them.
+    /// Log records kept at most for followers that do not have them.
     #[serde(default)]
     pub log_records: u64,
     /// Days for which they are kept.
     #[serde(default)]
     pub log_days: u64,
-    /// How it is kept.
+    /// Its settings.
     #[serde(default)]
     pub care: VolumeSettings,
-    /// None where no PoP runs.
+    /// Its runtime status; none if no PoP runs.
     pub standing: Option<Standing>,
 }
 
 impl VolumeStatus {
-    /// All that is known.
+    /// The complete status.
     pub fn new(name: &str, facts: &VolumeConfig, standing: Option<Standing>) -> Self {
         let facts = facts.clone();
         VolumeStatus {
@@ -70,10 +70,10 @@ impl VolumeStatus {
         }
     }
 
-    /// What somebody sees who uses the volume and does not manage it.
+    /// The status for users of the volume who are no managers.
     pub fn for_user(mut self, names: impl Fn(&Grantee) -> bool) -> Self {
         self.grants.retain(|grant| names(&grant.to));
-        // The rest names files and owners.
+        // The other fields name files and owners.
         self.standing = self.standing.map(|standing| {
             let Standing { records, is_scanning, trouble, followed, .. } = standing;
             Standing { records, is_scanning, trouble, followed, ..Standing::default() }

@@ -5,10 +5,10 @@ use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Name, Node, NodeId};
 use std::collections::VecDeque;
 
-/// Names of the catalogue that are read at a time.
+/// Names read at a time.
 const PAGE: usize = 1000;
 
-/// The names that the catalogue has in a directory, read on as they are taken.
+/// An iterator over the names of a directory in the catalogue, read ahead in pages.
 pub(in crate::volume) struct CatalogueDir {
     pub(in crate::volume) dir: NodeId,
     page: VecDeque<(Name, NodeId, Node)>,
@@ -18,12 +18,12 @@ pub(in crate::volume) struct CatalogueDir {
 }
 
 impl CatalogueDir {
-    /// Of a directory; nothing of one that the catalogue does not have yet.
+    /// The names of a directory; none for one that the catalogue does not have yet.
     pub(in crate::volume) fn of(dir: NodeId, is_fresh: bool) -> Self {
         CatalogueDir { dir, page: VecDeque::new(), after: None, is_ended: is_fresh, is_new_page: false }
     }
 
-    /// The next one.
+    /// The next name, without taking it.
     pub(in crate::volume) fn peek(
         &mut self,
         tree: &VolumeTree,
@@ -37,7 +37,7 @@ impl CatalogueDir {
         Ok(self.page.front())
     }
 
-    /// The files that came with the last look, once.
+    /// The files of a page that was just read, once.
     pub(in crate::volume) fn new_files(&mut self) -> Vec<NodeId> {
         if !std::mem::take(&mut self.is_new_page) {
             return Vec::new();
@@ -46,7 +46,7 @@ impl CatalogueDir {
         files.map(|(_, id, _)| *id).collect()
     }
 
-    /// The next one, which was seen before.
+    /// Takes the name that was peeked.
     pub(in crate::volume) fn take(&mut self) -> (Vec<u8>, Option<(NodeId, Node)>) {
         match self.page.pop_front() {
             Some((name, id, node)) => (name.0, Some((id, node))),

@@ -1,8 +1,8 @@
-//! The diff of a name whose content is remote: another site has the version of now, and the plain tree has an older one
-//! or nothing.
+//! The diff of a name whose content is remote: another site has the current version, and the plain tree has an older
+//! one or nothing.
 //!
-//! An older version is left as it is until the new one comes. A file that was made in its place without knowledge of it
-//! becomes a conflict copy beside it, under a name that says so.
+//! An older version stays until the current one is fetched. A file that was created in its place without knowledge of
+//! that version becomes a conflict copy, under a name that says so.
 
 use super::tree_diff::{Holds, OWN, Of, Place, TreeDiff};
 use crate::catalogue::Away;
@@ -14,11 +14,11 @@ use renkei_core::path::RelPath;
 use std::collections::HashMap;
 
 impl TreeDiff {
-    /// Whether the plain tree cannot be expected to have a node.
+    /// Whether a node is remote, so that the plain tree need not have it.
     pub(in crate::volume) fn is_away(&self, id: NodeId, node: &Node) -> Result<bool, Error> {
         match &node.kind {
             Kind::File(content) if content.by.0 == OWN => Ok(false),
-            // One that was found wrong is there, and whoever removes it means it.
+            // A corrupt file exists in the plain tree: removing it is a removal.
             Kind::File(content) => Ok(self.held(id)?.is_none_or(|held| {
                 held.version != content.version && held.expected(content.version).is_none()
             })),
@@ -26,7 +26,7 @@ impl TreeDiff {
         }
     }
 
-    /// Compares a plain file with one whose content is away; false if it is to be compared as any other.
+    /// Compares a plain file with a remote one; false if it is to be compared as any local one.
     pub(in crate::volume) fn update_away(
         &mut self,
         place: &Place,
@@ -53,7 +53,7 @@ impl TreeDiff {
         }
         let is_empty = (content.size, stamp.size) == (0, 0) && stamp.mtime == node.attributes.mtime;
         if is_empty || self.is_placed(id, content.version, &stamp) {
-            // It came, and was not noted.
+            // The file was placed, and that was not noted.
             let (of, digest) = (Of::Version(content.version), content.digest);
             self.batch.held.push(Holds { id, of, stamp, digest });
             self.batch.arrived.push(id);
@@ -72,12 +72,12 @@ impl TreeDiff {
         self.make_beside(place, path, plain).map(|()| true)
     }
 
-    /// Whether a plain file is the one that was fetched as a version: equal length and time do not say so.
+    /// Whether a plain file is the one that was fetched as a version; equal size and time do not prove that.
     fn is_placed(&self, id: NodeId, version: u64, stamp: &Stamp) -> bool {
         self.placing.get(&id).is_some_and(|placing| placing.contains(&(version, stamp.ino)))
     }
 
-    /// What was made in the place of something that is away becomes a node of its own.
+    /// Makes a node of its own for an entry that was created in place of a remote one.
     fn make_beside(&mut self, place: &Place, path: &RelPath, plain: &Plain) -> Result<(), Error> {
         let Some(kind) = plain.kind() else { return Ok(()) };
         self.tally.new += 1;
@@ -94,7 +94,7 @@ impl TreeDiff {
         Ok(())
     }
 
-    /// Gives what was put beside something else the names that the records say.
+    /// Renames conflict copies to the names in their records.
     pub(in crate::volume) fn move_aside(&mut self, aside: &[(u64, RelPath)], records: &[Record]) {
         let by_number: HashMap<u64, &Record> = records.iter().map(|record| (record.number, record)).collect();
         for (number, path) in aside {
@@ -108,18 +108,18 @@ impl TreeDiff {
         }
     }
 
-    /// Removes from the catalogue what a directory had that is gone, but for what is away; whether something stays.
+    /// Whether a node stays in the catalogue when the plain tree has lost its directory: a remote file.
     pub(in crate::volume) fn keeps(&mut self, id: NodeId, node: &Node) -> Result<bool, Error> {
         Ok(matches!(node.kind, Kind::File(_)) && self.is_away(id, node)?)
     }
 
-    /// A directory stays in the catalogue because something in it is away; it is made anew.
+    /// Keeps a removed directory that has remote content in the catalogue; it is created again.
     pub(in crate::volume) fn keep_dir(&mut self, id: NodeId) {
         self.unplaced.insert(id);
         self.batch.lost.push(id);
     }
 
-    /// Notes directories that are to be made anew.
+    /// Stores the directories that must be created again.
     pub(in crate::volume) fn store_lost(&self, lost: &[NodeId]) -> Result<(), Error> {
         if lost.is_empty() {
             return Ok(());

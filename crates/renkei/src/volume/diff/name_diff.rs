@@ -1,4 +1,4 @@
-//! The diff of one name: the change that follows when the plain tree and the catalogue disagree on it.
+//! The diff of one name: the change that follows when the plain tree and the catalogue differ.
 
 use super::catalogue_dir::CatalogueDir;
 use super::tree_diff::{Holds, OWN, Of, Place, TreeDiff};
@@ -10,7 +10,7 @@ use renkei_core::namespace::{Attributes, Base, Change, Content, Dentry, Kind, Na
 use renkei_core::path::RelPath;
 
 impl TreeDiff {
-    /// A name that the catalogue does not have; gives its path if it is a directory.
+    /// Adds a new name to the catalogue; returns its path if it is a directory.
     pub(in crate::volume) fn make(
         &mut self,
         place: &Place,
@@ -47,7 +47,7 @@ impl TreeDiff {
         Ok(None)
     }
 
-    /// The node of a file with several names, if one of them is known.
+    /// The node of a file with several hard links, if one of its names is known.
     fn twin(&mut self, plain: &Plain) -> Result<Option<NodeId>, Error> {
         let is_file = matches!(plain.entry.kind, EntryKind::File { .. });
         if !is_file || plain.raw.nlink < 2 {
@@ -62,11 +62,11 @@ impl TreeDiff {
             Some(stamp) => Some(stamp),
             None => self.tree.held(id)?.map(|held| held.stamp),
         };
-        // The number may be that of another file by now.
+        // The inode number may have been reused for another file.
         Ok(stamp.filter(|stamp| stamp.ino == plain.raw.ino).map(|_| id))
     }
 
-    /// The file has this content now.
+    /// Adds a new content of a file.
     pub(in crate::volume) fn set_content(
         &mut self,
         path: &RelPath,
@@ -88,7 +88,7 @@ impl TreeDiff {
         }
     }
 
-    /// A name that both trees have.
+    /// Updates a name that both trees have.
     pub(in crate::volume) fn update(
         &mut self,
         place: &Place,
@@ -109,7 +109,7 @@ impl TreeDiff {
                 self.remove(place, path, id, &node)?;
                 return self.make(place, path, plain).map(drop);
             }
-            // It was brought up to date by another name.
+            // The file was reconciled by another name.
             if plain.raw.nlink > 1 && !self.batch.settled.insert(id) {
                 return Ok(());
             }
@@ -126,7 +126,7 @@ impl TreeDiff {
         self.update_attributes(path, plain, id, &node.attributes, true)
     }
 
-    /// Whether the content is new.
+    /// Updates the content; returns whether it is new.
     fn update_content(
         &mut self,
         path: &RelPath,
@@ -139,7 +139,7 @@ impl TreeDiff {
         let stamp = plain.stamp();
         let is_same = match &held {
             Some(held) => held.version == content.version && is_same_content(&held.stamp, &stamp),
-            // It ended between the change and what this site holds of it.
+            // A kill came between the change and its replica row.
             None => (content.size, node.attributes.mtime) == (stamp.size, stamp.mtime),
         };
         if !is_same {
@@ -156,7 +156,7 @@ impl TreeDiff {
         Ok(false)
     }
 
-    /// Takes a node's attributes over, if they differ.
+    /// Takes over the attributes of the plain tree, if they differ.
     pub(in crate::volume) fn update_attributes(
         &mut self,
         path: &RelPath,
@@ -176,8 +176,8 @@ impl TreeDiff {
         self.change(Change::SetAttributes { id, attributes }).map(drop)
     }
 
-    /// What a node has beside its kind. What another site made belongs to the volume's account here and to whom that site
-    /// names in the catalogue.
+    /// The attributes of a node. A node that another site created belongs to the volume's account in the plain tree,
+    /// and keeps the owner that the catalogue names.
     pub(in crate::volume) fn attributes(
         &self,
         id: NodeId,
@@ -195,7 +195,7 @@ impl TreeDiff {
         }
     }
 
-    /// A name goes from the catalogue, with all below it.
+    /// Removes a name from the catalogue, with all entries below it.
     pub(in crate::volume) fn remove(
         &mut self,
         place: &Place,
@@ -241,7 +241,7 @@ impl TreeDiff {
         Ok(())
     }
 
-    /// A directory that is gone goes from the catalogue, unless something in it is away.
+    /// Removes a removed directory from the catalogue, unless it has remote content.
     fn end_level(
         &mut self,
         above: Option<&mut bool>,

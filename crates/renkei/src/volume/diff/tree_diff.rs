@@ -1,8 +1,9 @@
 //! The tree diff: finds where a volume's plain tree differs from its catalogue, and makes changes of the differences.
 //!
-//! The plain tree is always right: its state becomes that of the catalogue. Changes are gathered and decided together
-//! ([`TreeDiff::commit`]). One thread does this for a volume, so that the catalogue does not change between a look and
-//! the change made of it; changes of the plain tree meanwhile are marked as dirty by their writers, or found later.
+//! The plain tree is always right: its state becomes that of the catalogue. Changes are batched and decided together
+//! ([`TreeDiff::commit`]). One thread does this for a volume, so that the catalogue does not change between a
+//! comparison and the change made of it; concurrent changes of the plain tree are marked as dirty by their writers,
+//! or found later.
 //!
 //! A file is identified by its inode number; its content counts as changed when size, modification time or inode number
 //! did, as far as [`HeldReplica`] tells. Devices, sockets and FIFOs, and files that are still being received, are not
@@ -30,82 +31,82 @@ use std::sync::Arc;
 /// The home's own changes.
 pub(in crate::volume) use crate::catalogue::OWN;
 
-/// Changes that are decided together.
+/// Changes in a batch.
 const MOST_CHANGES: usize = 2000;
 
-/// Names that are dealt with before all that is remembered of them is forgotten.
+/// Names processed before a batch is committed and its caches are dropped.
 const MOST_DONE: usize = 20_000;
 
-/// Names of which the last look is remembered.
+/// Names whose last state is cached.
 const MOST_SEEN: usize = 65_536;
 
-/// Numbers of nodes that are drawn at a time.
+/// Node numbers drawn at a time.
 const DRAW: u64 = 4096;
 
 /// The comparison of one volume.
 pub(in crate::volume) struct TreeDiff {
     pub(in crate::volume) tree: Arc<VolumeTree>,
-    /// Of what has come a moment ago.
+    /// Digests of recently arrived files.
     pub(in crate::volume) digests: Arc<ArrivedDigests>,
     top: Arc<dyn Dir>,
     numbers: Numbers,
-    /// Files with several names, by device and inode number.
+    /// Files with several hard links, by device and inode number.
     pub(in crate::volume) links: HashMap<(u64, u64), NodeId>,
     pub(in crate::volume) batch: Batch,
-    /// What names were when they were brought up to date last.
+    /// States of names when they were last reconciled.
     seen: HashMap<RelPath, Option<Seen>>,
-    /// What was found since somebody looked.
+    /// Counts since they were last read.
     pub(in crate::volume) tally: ScanCounts,
-    /// Directories and links of other sites that could not be made.
+    /// Directories and links of other sites that could not be created.
     pub(in crate::volume) unplaced: HashSet<NodeId>,
-    /// Names that somebody writes who knew of the version that is away.
+    /// Names that a writer replaces knowing of the remote version.
     pub(in crate::volume) replacing: Arc<Replacing>,
-    /// Plain files that get their places now or were about to when the PoP was killed: of which version, and their inode numbers.
+    /// Plain files that are being placed, also those of a killed PoP: by node, the versions and inode numbers.
     pub(in crate::volume) placing: HashMap<NodeId, Vec<(u64, u64)>>,
-    /// The number of the account whose files the volume's are.
+    /// The uid of the account that owns the volume's files.
     pub(in crate::volume) uid: Option<u32>,
 }
 
-/// Numbers that the next changes and nodes get.
+/// The next numbers of changes and nodes.
 struct Numbers {
-    /// Of changes; none if it must be looked up.
+    /// Next change number; none if it must be looked up.
     change: Option<u64>,
-    /// Of nodes.
+    /// Drawn node numbers.
     ids: Range<u64>,
 }
 
-/// What was gathered and is not decided yet.
+/// Changes that are gathered and not decided yet.
 #[derive(Default)]
 pub(in crate::volume) struct Batch {
     changes: Vec<SequencedChange>,
     pub(in crate::volume) held: Vec<Holds>,
-    /// What names are of in the catalogue, as far as it was read ahead.
+    /// Prefetched catalogue entries of names.
     children: HashMap<Dentry, Option<(NodeId, Node)>>,
-    /// What is known of plain files, as far as it was read ahead.
+    /// Prefetched replica rows.
     before: HashMap<NodeId, Option<HeldReplica>>,
-    /// Files with several names that were brought up to date.
+    /// Files with several hard links that were reconciled in this batch.
     pub(in crate::volume) settled: HashSet<NodeId>,
-    /// Directories by their paths.
+    /// Node numbers of directories by path.
     pub(in crate::volume) ids: HashMap<RelPath, NodeId>,
     /// Directories that the catalogue does not have yet.
     pub(in crate::volume) fresh: HashSet<NodeId>,
-    /// Names that were dealt with.
+    /// Names that were processed.
     done: HashSet<RelPath>,
-    /// Directories of which names changed.
+    /// Directories in which names changed.
     pub(in crate::volume) touched: BTreeMap<RelPath, NodeId>,
-    /// Directories of which names may have changed there and back.
+    /// Directories in which names may have changed and changed back.
     pub(in crate::volume) doubtful: BTreeMap<RelPath, NodeId>,
     pub(in crate::volume) gone: HashSet<NodeId>,
-    /// What was away and is there.
+    /// Remote nodes that are in the plain tree now.
     pub(in crate::volume) arrived: Vec<NodeId>,
-    /// What gets a name beside another's, by the change that makes it.
+    /// Conflict copies: paths to be renamed, by the change that creates the node.
     pub(in crate::volume) aside: Vec<(u64, RelPath)>,
-    /// Directories that are gone while something in them is away.
+    /// Removed directories in which remote content remains.
     pub(in crate::volume) lost: Vec<NodeId>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
 
-/// A file, and what its plain file is.
+/// The plain file of a node.
 pub(in crate::volume) struct Holds {
     pub(in crate::volume) id: NodeId,
     pub(in crate::volume) of: Of,
@@ -113,10 +114,10 @@ pub(in crate::volume) struct Holds {
     pub(in crate::volume) digest: Option<[u8; 32]>,
 }
 
-/// Which version of a content a file has.
+/// The version of a plain file's content.
 pub(in crate::volume) enum Of {
     Version(u64),
-    /// The one that this change makes.
+    /// The version that this change creates.
     Change(u64),
 }
 
@@ -128,7 +129,7 @@ pub(in crate::volume) struct Place {
 }
 
 impl Batch {
-    /// Which directories paths are of, as long as that is so after its changes.
+    /// Node numbers of directories by path, if they remain valid after this batch.
     fn take_lasting_ids(&mut self) -> HashMap<RelPath, NodeId> {
         let is_of_files = |made: &SequencedChange| match &made.change {
             Change::Make { kind, .. } => !matches!(kind, NewKind::Dir),
@@ -149,7 +150,7 @@ impl Place {
     }
 }
 
-/// The path's directories from the top on, then the path itself.
+/// The ancestors of a path from the top on, then the path itself.
 fn chain(path: &RelPath) -> Vec<RelPath> {
     let mut chain = vec![path.clone()];
     while let Some(above) = chain.last().and_then(RelPath::parent).filter(|above| !above.is_root()) {
@@ -160,7 +161,7 @@ fn chain(path: &RelPath) -> Vec<RelPath> {
 }
 
 impl TreeDiff {
-    /// Compares the tree below `top` with the catalogue's.
+    /// A diff of the tree below `top` and the catalogue.
     pub(in crate::volume) fn new(
         tree: Arc<VolumeTree>,
         top: Arc<dyn Dir>,
@@ -185,14 +186,13 @@ impl TreeDiff {
         }
     }
 
-    /// Brings one name up to date, and the directories on the way to it; gives directories that are new, and into which
-    /// somebody should look.
+    /// Reconciles one name and the directories above it; returns new directories, which must be scanned.
     ///
     /// # Errors
-    /// Those of the database; what the file system refuses is counted.
+    /// Those of the database; errors of the file system are counted.
     pub(in crate::volume) fn bring(&mut self, path: &RelPath) -> Result<Vec<RelPath>, Error> {
         let mut at = path.clone();
-        // What lay in a directory that is gone went with it.
+        // The entries of a removed directory were removed with it.
         while let Some(above) = at.parent() {
             if self.open(&above).is_some() {
                 break;
@@ -225,7 +225,7 @@ impl TreeDiff {
         self.bring_name(&place, name, known)
     }
 
-    /// Brings the names of one directory up to date; gives the directories in it.
+    /// Reconciles the names of one directory; returns its subdirectories.
     ///
     /// # Errors
     /// As [`TreeDiff::bring`].
@@ -254,7 +254,7 @@ impl TreeDiff {
         self.merge(&place, names, skip)
     }
 
-    /// Goes through the names of both trees side by side.
+    /// Merges the sorted names of both trees.
     fn merge(
         &mut self,
         place: &Place,
@@ -296,7 +296,7 @@ impl TreeDiff {
         }
     }
 
-    /// Brings one name up to date; gives its path if it is a directory that is new.
+    /// Reconciles one name; returns its path if it is a new directory.
     fn bring_name(
         &mut self,
         place: &Place,
@@ -339,7 +339,7 @@ impl TreeDiff {
         }
     }
 
-    /// Whether a name is as it was when it was brought up to date last.
+    /// Whether a name is in the state in which it was last reconciled.
     pub(in crate::volume) fn is_as_seen(&mut self, path: &RelPath) -> bool {
         self.seen.get(path).copied().is_some_and(|last| self.is_as(path, last))
     }
@@ -352,7 +352,7 @@ impl TreeDiff {
         look(&*dir, name).is_ok_and(|plain| seen(&plain) == last)
     }
 
-    /// Compares the attributes of the top; those of other directories are compared where they lie.
+    /// Compares the attributes of the root; other directories are compared in their parents.
     fn compare_top(&mut self) -> Result<(), Error> {
         let path = RelPath::root();
         if self.batch.touched.contains_key(&path) {
@@ -372,7 +372,7 @@ impl TreeDiff {
 
     // ---- renames -----------------------------------------------------------------------------------------------------
 
-    /// Follows a rename that was done in the plain tree; false if it cannot be told from a removal and something new.
+    /// Follows a rename in the plain tree; false if it cannot be told from a removal and a creation.
     ///
     /// # Errors
     /// As [`TreeDiff::bring`].
@@ -401,16 +401,16 @@ impl TreeDiff {
         Ok(true)
     }
 
-    /// The directory in which a path lies.
+    /// The parent directory of a path in both trees.
     fn place_of(&mut self, path: &RelPath) -> Result<Option<Place>, Error> {
         let Some(path) = path.parent() else { return Ok(None) };
         let (dir, id) = (self.open(&path), self.dir_id(&path)?);
         Ok(dir.zip(id).map(|(dir, id)| Place { dir, path, id }))
     }
 
-    // ---- finding things ----------------------------------------------------------------------------------------------
+    // ---- lookups -----------------------------------------------------------------------------------------------------
 
-    /// A directory of the plain tree, if it is there and no link.
+    /// A directory of the plain tree, if it exists and is no symbolic link.
     pub(in crate::volume) fn open(&mut self, path: &RelPath) -> Option<Arc<dyn Dir>> {
         if let Some((last, dir)) = &self.batch.last
             && last == path
@@ -422,7 +422,7 @@ impl TreeDiff {
         Some(dir)
     }
 
-    /// Reads what the catalogue has of names that are brought up to date next, many at a time.
+    /// Prefetches the catalogue entries of names that are reconciled next, in bulk.
     ///
     /// # Errors
     /// As [`TreeDiff::bring`].
@@ -445,18 +445,18 @@ impl TreeDiff {
         self.read_held(&files)
     }
 
-    /// Reads what is known of plain files, many at a time.
+    /// Prefetches replica rows, in bulk.
     fn read_held(&mut self, files: &[NodeId]) -> Result<(), Error> {
         if files.is_empty() {
             return Ok(());
         }
-        // One file may be there under several names.
+        // The file may have several names: rows are copied, not taken.
         let found = self.tree.held_of(files)?;
         self.batch.before.extend(files.iter().map(|id| (*id, found.get(id).cloned())));
         Ok(())
     }
 
-    /// What is known of a plain file.
+    /// The replica row of a node.
     pub(in crate::volume) fn held(&self, id: NodeId) -> Result<Option<HeldReplica>, Error> {
         match self.batch.before.get(&id) {
             Some(held) => Ok(held.clone()),
@@ -464,7 +464,7 @@ impl TreeDiff {
         }
     }
 
-    /// The number of a directory, as the catalogue and what was gathered have it.
+    /// The node number of a directory, in the catalogue with the batch over it.
     fn dir_id(&mut self, path: &RelPath) -> Result<Option<NodeId>, Error> {
         let (mut at, mut below) = (path.clone(), Vec::new());
         let mut id = loop {
@@ -488,7 +488,7 @@ impl TreeDiff {
         Ok(Some(id))
     }
 
-    /// The number of a new node.
+    /// Draws the number of a new node.
     pub(in crate::volume) fn draw(&mut self) -> Result<NodeId, Error> {
         if self.numbers.ids.is_empty() {
             self.numbers.ids = self.tree.draw(OWN, DRAW)?;
@@ -496,7 +496,7 @@ impl TreeDiff {
         Ok(OWN.id(self.numbers.ids.next().unwrap_or_default()))
     }
 
-    /// Adds a change; gives its number.
+    /// Adds a change to the batch; returns its number.
     pub(in crate::volume) fn change(&mut self, change: Change) -> Result<u64, Error> {
         let number = match self.numbers.change {
             Some(number) => number,
@@ -509,7 +509,7 @@ impl TreeDiff {
 
     // ---- storing -----------------------------------------------------------------------------------------------------
 
-    /// Stores what was gathered if it is much.
+    /// Commits the batch if it is full.
     ///
     /// # Errors
     /// As [`TreeDiff::commit`].
@@ -518,7 +518,7 @@ impl TreeDiff {
         if is_full { self.commit() } else { Ok(()) }
     }
 
-    /// As [`TreeDiff::commit_if_full`] in the middle of something: what was gathered is still needed.
+    /// As [`TreeDiff::commit_if_full`] in the middle of an operation: the caches of the batch are kept.
     pub(in crate::volume) fn decide_if_full(&mut self) -> Result<(), Error> {
         if self.batch.changes.len() < MOST_CHANGES {
             return Ok(());
@@ -536,10 +536,10 @@ impl TreeDiff {
         Ok(())
     }
 
-    /// Stores what was gathered; it is durable then.
+    /// Commits the batch; it is durable then.
     ///
     /// # Errors
-    /// Those of the database; what was gathered is forgotten.
+    /// Those of the database; the batch is dropped.
     pub(in crate::volume) fn commit(&mut self) -> Result<(), Error> {
         let settled = self.settle_dirs();
         let mut batch = std::mem::take(&mut self.batch);
@@ -549,18 +549,18 @@ impl TreeDiff {
         Ok(())
     }
 
-    /// Forgets which directories paths are of: they are others from now on, or may be.
+    /// Drops the cached node numbers of directories, which may be out of date.
     pub(in crate::volume) fn forget_dirs(&mut self) {
         self.batch.ids.clear();
     }
 
-    /// Forgets what was gathered.
+    /// Drops the batch.
     pub(in crate::volume) fn forget(&mut self) {
         self.batch = Batch::default();
         self.numbers.change = None;
     }
 
-    /// Directories of which names changed get the times that they have.
+    /// Updates the times of directories in which names changed.
     fn settle_dirs(&mut self) -> Result<(), Error> {
         let touched = std::mem::take(&mut self.batch.touched);
         let mut doubtful = std::mem::take(&mut self.batch.doubtful);
@@ -575,7 +575,7 @@ impl TreeDiff {
         Ok(())
     }
 
-    /// Gives a directory the attributes that it has, unless those are `known`.
+    /// Sets the attributes of a directory to those of the plain tree, unless they are equal to `known`.
     fn settle_dir(&mut self, path: &RelPath, id: NodeId, known: Option<Attributes>) -> Result<(), Error> {
         let Some(dir) = self.open(path) else { return Ok(()) };
         let Ok((entry, raw)) = dir.self_entry(Detail::Basic) else { return Ok(()) };
@@ -592,7 +592,7 @@ impl TreeDiff {
         self.change(Change::SetAttributes { id, attributes }).map(drop)
     }
 
-    /// Makes one change that was not found in the plain tree; gives its record.
+    /// Decides one change that was not found in the plain tree; returns its record.
     ///
     /// # Errors
     /// As [`TreeDiff::commit`].
@@ -624,7 +624,7 @@ impl TreeDiff {
         self.tree.set_here(&arrived.into_iter().map(|id| (id, None)).collect::<Vec<_>>())
     }
 
-    /// The directory of a plain file, and its name there.
+    /// The plain directory of a path, and its last name.
     pub(in crate::volume) fn plain_of(&mut self, path: &RelPath) -> Option<(Arc<dyn Dir>, Vec<u8>)> {
         let (parent, name) = path.split()?;
         let (parent, name) = (RelPath::parse(parent).ok()?, name.to_vec());
@@ -632,7 +632,7 @@ impl TreeDiff {
     }
 }
 
-/// What is known of plain files after some records.
+/// Replica rows after some records.
 fn rows(records: &[Record], held: Vec<Holds>) -> Vec<(NodeId, Option<HeldReplica>)> {
     let by_number: HashMap<u64, &Record> = records.iter().map(|record| (record.number, record)).collect();
     let mut rows = Vec::with_capacity(held.len());
@@ -650,7 +650,7 @@ fn rows(records: &[Record], held: Vec<Holds>) -> Vec<(NodeId, Option<HeldReplica
     rows
 }
 
-/// The version of a file's content after a change.
+/// The version of a file's content after a record.
 fn version_in(record: &Record, id: NodeId) -> Option<u64> {
     let effects = record.outcome.as_ref().ok()?;
     effects.nodes.iter().find_map(|(node, state)| match state {

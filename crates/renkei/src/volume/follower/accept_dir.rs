@@ -22,21 +22,21 @@ use renkei_core::units::counted;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Names read from the database, and rows stored, at once.
+/// Names read from the database, or rows stored, at once.
 const PAGE: usize = 1000;
 
-/// What a directory has of the files that are held.
+/// Comparison of a directory with the replica rows.
 #[derive(Debug, Default)]
 pub struct CopyTaken {
-    /// Files that are as they were.
+    /// Unchanged files.
     pub same: u64,
-    /// Files that are not there.
+    /// Missing files.
     pub missing: u64,
     /// Files with another size or time.
     pub other: u64,
-    /// Files among those that are missing or others that were written here.
+    /// Missing or different files that were written here.
     own: u64,
-    /// What only this site has.
+    /// Files that the catalogue does not know, with further names.
     pub rescued: Rescued,
     rows: HashMap<NodeId, Option<HeldReplica>>,
 }
@@ -66,8 +66,8 @@ impl From<CopyTaken> for Scanned {
 }
 
 impl Volumes {
-    /// Takes the directory that is there for that of a followed volume's replicas; with `incomplete` also where content may be
-    /// missing that no other site has: of own changes that wait, or of files that were written here.
+    /// Accepts the present directory as that of a followed volume's replicas; with `incomplete` also where content
+    /// may be missing that no other site has: of own changes in the outbox, or of files that were written here.
     ///
     /// # Errors
     /// `VolumeChanged`, `CatalogueFailed`, those of the file system.
@@ -135,10 +135,10 @@ fn not_kept(name: &str, rescued: &Rescued) -> Error {
     Error::new(Code::VolumeChanged, "accept volume", name, cause)
 }
 
-/// Looks for all that is held.
+/// Compares all held files with the plain directory.
 fn compare(pending: &Outbox, plain: &dyn Store) -> Result<CopyTaken, Error> {
     let (top, mut taken) = (plain.root()?, CopyTaken::default());
-    // What a home says of directories may be a circle.
+    // A hostile home may send a cycle of directories.
     let (mut todo, mut seen) = (vec![(RelPath::root(), ROOT)], HashSet::from([ROOT]));
     let mut passed_over = 0_u64;
     while let Some((path, id)) = todo.pop() {
@@ -148,7 +148,7 @@ fn compare(pending: &Outbox, plain: &dyn Store) -> Result<CopyTaken, Error> {
             let Listed { names, next } = pending.list(id, after.as_ref(), PAGE)?;
             for (name, id, node) in names {
                 match &node.kind {
-                    // What is longer than a path is nowhere.
+                    // An entry whose path is too long has no plain file.
                     Kind::Dir { .. } if seen.insert(id) => match path.child(&name.0) {
                         Ok(path) => todo.push((path, id)),
                         Err(_) => passed_over += 1,
@@ -197,7 +197,7 @@ impl CopyTaken {
                     Some(_) => self.other += 1,
                     None => self.missing += 1,
                 }
-                // Another of its names may be there.
+                // Another name of the file may exist.
                 self.rows.entry(id).or_insert(None);
             }
         }
@@ -224,7 +224,7 @@ mod tests {
         let plain = LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap();
         let taken = compare(&pending, &plain).unwrap();
         assert_eq!((taken.same, taken.missing), (0, 0), "nothing was held");
-        // What comes behind them is looked at.
+        // Entries after the deep directories are compared.
         let (id, node) = tree.at(&RelPath::parse(b"z").unwrap()).unwrap().unwrap();
         let Kind::File(content) = node.kind else { panic!("{node:?}") };
         let held = HeldReplica { version: content.version, stamp: Stamp::default(), digest: None };

@@ -1,10 +1,10 @@
-//! Application of the home's log to the plain files of a followed volume: files are removed and renamed as the records
-//! tell, and own content that lost its place is moved to where the home put it.
+//! Application of the home's log to the plain files of a followed volume: files are removed and renamed by the
+//! records, and own content that lost its name moves to the name that the home gave it.
 //!
-//! Plain files follow the view of this site: the copy with own changes over it. So records of changes that are seen
-//! already move nothing. For others the names that they may change are looked up before and after, and the difference
-//! is done (`move_plan`). The intent is logged, then the catalogue is written, then plain files are moved; recovery
-//! sees a kill in between by the log.
+//! Plain files follow the view of this site: the copy with own changes over it. So records of changes that are in the
+//! view already move nothing. For others the names that they may change are looked up before and after, and the
+//! difference is carried out (`move_plan`). The intent is logged, then the catalogue is written, then plain files are
+//! moved; recovery finds an interruption in the log.
 
 use super::limbo::{Back, Fates};
 use super::move_plan::{Found, Item, MovePlan, Moved, Of, find, look};
@@ -22,7 +22,7 @@ use renkei_core::path::RelPath;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Runs something to its end as the account whose plain files these are.
+/// Runs a function to its end as the account that owns the plain files.
 pub type RunAs<'a> = dyn Fn(Box<dyn FnOnce() + Send>) -> Result<(), Error> + 'a;
 
 pub(in crate::volume) fn run_one<T: Send + 'static>(
@@ -34,10 +34,10 @@ pub(in crate::volume) fn run_one<T: Send + 'static>(
     Ok(result.recv().expect("it ran to its end"))
 }
 
-/// Stores what records did, follows it with the plain files, and tells those who hold leases.
+/// Applies records to the copy and to the plain files, and invalidates leases.
 ///
 /// # Errors
-/// `CatalogueFailed`, `ProtocolViolation`; what happens to plain files is logged.
+/// `CatalogueFailed`, `ProtocolViolation`; errors of plain files are logged.
 pub fn apply(
     pending: &Outbox,
     origin: Origin,
@@ -80,8 +80,8 @@ fn store(
     Ok(())
 }
 
-/// Directories that records give another mode than is seen here: before the records are stored, so that a kill in between
-/// leaves it to be done again.
+/// Directories whose mode the records change. They are set before the records are stored, so that a kill in between
+/// has it repeated.
 fn changed_modes(pending: &Outbox, records: &[Record]) -> Result<Vec<(RelPath, Meta)>, Error> {
     let effects = records.iter().filter_map(|record| record.outcome.as_ref().ok());
     let nodes = effects.filter(|effects| effects.names.is_empty()).flat_map(|effects| &effects.nodes);
@@ -105,7 +105,7 @@ fn set_mode(plain: &LocalStore, dir: &RelPath, meta: &Meta) {
     }
 }
 
-/// Notes how replicas are after they were renamed; those that were not as they were noted stay doubtful.
+/// Notes the stamps of replicas after they were renamed; replicas that had changed before keep their rows.
 pub(in crate::volume) fn note_moved(pending: &Outbox, moved: &[Moved]) -> Result<(), Error> {
     for Moved { id, before, after } in moved {
         let held = pending.tree().held(*id)?;
@@ -116,8 +116,8 @@ pub(in crate::volume) fn note_moved(pending: &Outbox, moved: &[Moved]) -> Result
     Ok(())
 }
 
-/// Cuts records so that own ones are together, and a rename of others stands alone: the paths of all others can be told from
-/// the tree before their run.
+/// Splits records into runs: own ones together, and each rename of another site alone, so that the paths of all
+/// others can be taken from the tree before their run.
 pub(in crate::volume) fn runs(origin: Origin, records: &[Record]) -> impl Iterator<Item = &[Record]> {
     records.chunk_by(move |a, b| match (a.origin == origin, b.origin == origin) {
         (false, false) => !renames(a) && !renames(b),
@@ -132,17 +132,17 @@ fn renames(record: &Record) -> bool {
     })
 }
 
-/// Whether a file to which a record gave a name has others.
+/// Whether a file that got a name by a record has several names.
 fn is_linked(pending: &Outbox, effects: &Delta, id: NodeId) -> Result<bool, Error> {
     let is_linked = |node: &Node| !node.is_dir() && node.links > 1;
     match effects.nodes.iter().find(|(of, _)| *of == id) {
         Some((_, node)) => Ok(node.as_ref().is_some_and(is_linked)),
-        // As the copy has it: own changes that are refused may hide some of them.
+        // By the copy: own changes that are refused may hide some names.
         None => Ok(pending.tree().node(id)?.as_ref().is_some_and(is_linked)),
     }
 }
 
-/// What a run of records means for plain files.
+/// The work that a run of records means for plain files.
 #[derive(Default)]
 pub(in crate::volume) struct Todo {
     pub(in crate::volume) steps: MovePlan,
@@ -154,13 +154,13 @@ impl Todo {
         self.steps.is_empty() && self.fates.is_empty()
     }
 
-    /// Does it.
+    /// Carries the work out.
     fn take(self, plain: &LocalStore, origin: Origin) -> (Vec<Moved>, Vec<Back>) {
         (self.steps.take(plain), self.fates.take(plain, origin))
     }
 }
 
-/// Stores a run; gives what it means for plain files, which `find` finds.
+/// Stores a run of records; returns the work on the plain files, which `find` looks up.
 pub(in crate::volume) fn follow(
     turn: &mut WriteTxn<'_>,
     origin: Origin,
@@ -182,7 +182,7 @@ pub(in crate::volume) fn follow(
     if !is_apart {
         spots.extend(turn.own_spots()?);
     }
-    // One more name is one of the same plain file.
+    // A further name must be a hard link to the same plain file.
     for effects in effects() {
         for (at, id) in effects.names.iter().filter_map(|(at, id)| Some((at, (*id)?))) {
             if is_linked(pending, effects, id)? {
@@ -208,8 +208,8 @@ pub(in crate::volume) fn follow(
 }
 
 impl WriteTxn<'_> {
-    /// How plain files get where they belong; what is held as which file is noted. Own content that has no place is put aside as long
-    /// as something waits.
+    /// The move plan; replica rows of own content are noted. Own content without a name is parked in limbo as long as
+    /// changes are pending.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -222,7 +222,7 @@ impl WriteTxn<'_> {
         Ok(steps)
     }
 
-    /// Content that was written here may be another file's now.
+    /// Notes own content under the node that it has now.
     fn hold_found(&mut self, found: &[Found], after: &[Item]) -> Result<(), Error> {
         let (origin, mut held) = (self.origin()?, Vec::new());
         let stamps: HashMap<Of, Stamp> = found.iter().map(|found| (found.item.of, found.stamp)).collect();

@@ -27,11 +27,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names of directories and files, so few that everything meets.
+/// Names of directories and files, so few that collisions are frequent.
 const DIRS: [&str; 3] = ["d", "e", "g"];
 const FILES: [&str; 4] = ["a", "b", "c", "d"];
 const STEPS: u32 = 40;
-/// Changes that are settled while somebody looks.
+/// Changes that are settled during the reads.
 const SETTLED: u64 = 200;
 const ID: [u8; 16] = [7; 16];
 
@@ -51,7 +51,7 @@ impl Dice {
         of[self.roll(of.len() as u64) as usize]
     }
 
-    /// One that is there, as a rule.
+    /// An existing directory, as a rule.
     fn dir(&mut self, there: &[String]) -> String {
         let dirs: Vec<&String> = there.iter().filter(|path| path.ends_with('/')).collect();
         match self.roll(8) {
@@ -75,7 +75,7 @@ impl Dice {
     }
 }
 
-/// Nobody else has content here.
+/// A site without content of other sites.
 struct Nobody;
 
 impl Fetch for Nobody {
@@ -120,7 +120,7 @@ impl Site {
         Site { origin, folder, trees, pending, writer, store }
     }
 
-    /// The PoP is killed, and started anew.
+    /// Kills the PoP and restarts it.
     fn kill(self) -> Self {
         let Site { origin, folder, trees, pending, .. } = self;
         drop((pending, trees));
@@ -143,7 +143,7 @@ impl Site {
         dir.rename(&temp, &*dir, &name).inspect_err(|_| drop(dir.remove_file(&temp)))
     }
 
-    /// What is seen here; directories end with a slash.
+    /// Paths in the view; those of directories end with a slash.
     fn paths(&self) -> Vec<String> {
         let (mut found, mut dirs) = (Vec::new(), vec![String::new()]);
         while let Some(path) = dirs.pop() {
@@ -165,7 +165,7 @@ impl Site {
         found
     }
 
-    /// Something that a user does; gives what it was.
+    /// A random operation of a user; returns its description.
     fn act(&self, dice: &mut Dice, size: &mut u64) -> (String, Result<(), Error>) {
         let between = |from: &str, to: &str, act: Between| {
             let ((dir, name), (to_dir, to_name)) = (self.dir(from)?, self.dir(to)?);
@@ -215,7 +215,7 @@ impl Site {
         }
     }
 
-    /// Takes records; with `cut`, the PoP is killed after so many steps of the first run that moves plain files.
+    /// Applies records; with `cut`, the PoP is killed after so many steps of the first run that moves plain files.
     fn take(&self, records: &[Record], cut: Option<usize>, say: &dyn Fn(String)) {
         let mut turn = self.pending.turn();
         for run in runs(self.origin, records) {
@@ -247,7 +247,7 @@ struct All {
 }
 
 impl All {
-    /// What a site has made goes home, some of it.
+    /// Pushes changes of a site to the home, at most `most`.
     fn hand_in(&mut self, site: &Site, most: usize) {
         for made in site.pending.next_kept(self.home.taken(site.origin), most).unwrap() {
             let Some(record) = self.home.handle(&self.tree, &made).unwrap() else { continue };
@@ -280,7 +280,7 @@ impl All {
     }
 }
 
-/// What the plain files of a site are, but for temporary ones.
+/// Plain files of a site, without temporary ones.
 fn plain_files(top: &Path) -> Vec<String> {
     let (mut found, mut dirs) = (Vec::new(), vec![top.to_path_buf()]);
     while let Some(dir) = dirs.pop() {
@@ -296,7 +296,7 @@ fn plain_files(top: &Path) -> Vec<String> {
     found
 }
 
-/// Whether each content is at the site that wrote it; why not.
+/// Checks that each content is at the site that wrote it.
 fn check(all: &All, sites: &[Site]) -> Result<(), String> {
     for (path, (id, kind)) in all.paths() {
         let Kind::File(content) = kind else { continue };
@@ -330,7 +330,7 @@ fn check(all: &All, sites: &[Site]) -> Result<(), String> {
     Ok(())
 }
 
-/// What records did, in short: names, each with the node that it is of now.
+/// A summary of the effects of records: each name with its node now.
 fn told(records: &[Record]) -> String {
     let each = records.iter().map(|Record { seq, origin, number, outcome }| {
         let done = outcome.as_ref().map_or_else(
@@ -442,12 +442,12 @@ fn what_is_missing_on_a_way_is_named_once() {
     }
 }
 
-/// Sizes of a file, by its name and in the list of its directory.
+/// The size of a file, by its name and by the listing of its directory.
 fn sizes(site: &Site, name: &str) -> [u64; 2] {
     let dir = site.store.dir(&RelPath::root()).unwrap();
     let size = |dir: &dyn Dir| dir.entry(name.as_bytes(), Detail::Basic).unwrap().0.size();
     let by_name = size(&*dir);
-    // What a listing told of a name is what is told of it next.
+    // The next lookup of a listed name uses the node of the listing.
     assert!(dir.list().unwrap().any(|listed| listed.unwrap().name == name.as_bytes()));
     [by_name, size(&*dir)]
 }

@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The folder of what is put aside, in the top of the plain files: a temporary name, so that nobody sees it.
+/// The folder of parked files, at the top of the plain files; its temporary name hides it.
 const ASIDE: &[u8] = b".rk~0000006173696465-0000000000000000";
 
-/// A content that was put aside: the file, the one where the home puts it if it lost its place, and the number of the change
+/// A parked content: the file, the node that gets the content in case of a conflict, and the number of the change
 /// that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(in crate::volume) struct Parted {
@@ -53,7 +53,7 @@ fn folder(top: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>, Error> {
     }
 }
 
-/// Puts a plain file aside.
+/// Parks a plain file.
 ///
 /// # Errors
 /// Those of the file system.
@@ -66,7 +66,7 @@ pub(in crate::volume) fn park(
     dir.rename(name, &*folder(top)?, &parted.name())
 }
 
-/// A plain file that is about to go.
+/// A plain file that is about to be removed or replaced.
 pub(in crate::volume) struct Leaving {
     parted: Parted,
     top: Arc<dyn Dir>,
@@ -75,7 +75,7 @@ pub(in crate::volume) struct Leaving {
 }
 
 impl Leaving {
-    /// Puts it aside; whether it was there.
+    /// Parks the file; returns whether it existed.
     fn leave(&self) -> Result<bool, Error> {
         match park(&self.top, self.parted, &*self.dir, &self.name) {
             Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Ok(false),
@@ -83,24 +83,24 @@ impl Leaving {
         }
     }
 
-    /// Puts it back.
+    /// Moves the file back.
     fn stay(&self) -> Result<(), Error> {
         folder(&self.top)?.rename(&self.parted.name(), &*self.dir, &self.name)
     }
 }
 
-/// What is aside, by the last change after which it is looked for.
+/// Parked content, by the last change that was made before it was parked.
 pub(in crate::volume) type Asides = BTreeMap<u64, Vec<Parted>>;
 
-/// What becomes of what is aside.
+/// Outcomes for parked content.
 #[derive(Debug, Default)]
 pub struct Fates {
-    /// With all the names that it has.
+    /// Content with a name again, with the node and all its paths.
     back: Vec<(Parted, NodeId, Vec<RelPath>)>,
     gone: Vec<Parted>,
 }
 
-/// What has its place again.
+/// Content that was moved back to a path.
 pub struct Back {
     id: NodeId,
     path: RelPath,
@@ -109,12 +109,12 @@ pub struct Back {
 }
 
 impl Fates {
-    /// Whether there is nothing to be done.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.back.is_empty() && self.gone.is_empty()
     }
 
-    /// Does it in the plain files; tells what has its place again.
+    /// Deletes or moves the parked files; returns those that were moved back.
     pub fn take(self, plain: &dyn Store, origin: Origin) -> Vec<Back> {
         if self.is_empty() {
             return Vec::new();
@@ -151,7 +151,7 @@ impl Fates {
             }
         });
         let back = placed.collect();
-        // The last one takes the folder along.
+        // The folder is removed with the last parked file.
         let _ = top.1.remove_dir(ASIDE);
         back
     }
@@ -166,7 +166,7 @@ fn place(
     let (parent, name) = path.split().ok_or_else(|| Error::new(Code::IsADirectory, "place", path, ""))?;
     let dir = make_dirs(top, &RelPath::parse(parent)?)?;
     aside.rename(&parted.name(), &*dir, name)?;
-    // It stays if it is another name of what is there.
+    // rename leaves it in place if the target is the same inode.
     if_there(aside.remove_file(&parted.name()))?;
     let (entry, _) = dir.entry(name, Detail::Basic)?;
     Ok((dir, stamp(&entry)))
@@ -180,12 +180,13 @@ fn link(top: &Arc<dyn Dir>, dir: &Arc<dyn Dir>, path: &RelPath, to: &RelPath) ->
 }
 
 impl WriteTxn<'_> {
-    /// The content of a file that a change of this site wrote.
+    /// The parked form of content that a change of this site wrote.
     pub(in crate::volume) fn parted(&self, id: NodeId, number: u64) -> Parted {
         Parted { id, beside: self.state.beside.get(&id).copied().unwrap_or(id), number }
     }
 
-    /// What is to be put aside before the file of a name goes: content that was written here and is held as such.
+    /// The plain file to be parked before the entry of a name is removed: content that was written here and is held
+    /// as such.
     pub(in crate::volume) fn leaving(
         &self,
         writer: &Writer,
@@ -206,10 +207,10 @@ impl WriteTxn<'_> {
         Ok(Some(Leaving { parted, top: writer.plain.root()?, dir, name: name.to_vec() }))
     }
 
-    /// Makes changes by which a file goes; see [`WriteTxn::make`].
+    /// Makes changes that remove a file; see [`WriteTxn::make`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`WriteTxn::make`].
     pub(in crate::volume) fn make_without(
         &mut self,
         leaving: Option<Leaving>,
@@ -233,16 +234,17 @@ impl WriteTxn<'_> {
         Ok(())
     }
 
-    /// What was put aside now: it is looked for until the home has put in order what waits.
+    /// Notes content that was just parked: it is kept until the home has ordered the changes that are pending now.
     pub(in crate::volume) fn note_asides(&mut self, parted: impl Iterator<Item = Parted>) {
-        // What was not looked for yet is found with the rest.
+        // If the folder was not read yet, the content is found with the rest.
         if let Some(asides) = &mut self.state.asides {
             let last = lock(&self.pending.progress).made;
             asides.entry(last).or_default().extend(parted);
         }
     }
 
-    /// What becomes of what is aside, after a run of records: of what the home has decided, or of `all`.
+    /// The outcomes for parked content after a run of records: for content whose removal the home has ordered, or for
+    /// `all`.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -277,7 +279,7 @@ impl WriteTxn<'_> {
         Ok(fates)
     }
 
-    /// Notes what has its place again.
+    /// Notes the replica rows of content that was moved back.
     ///
     /// # Errors
     /// Those of the file system.
@@ -294,7 +296,7 @@ impl WriteTxn<'_> {
         self.hold(held, dirs)
     }
 
-    /// Finds what a PoP that ended had put aside.
+    /// Reads the content that an earlier PoP process parked.
     pub(in crate::volume) fn find_asides(&mut self, writer: &Writer) -> Result<(), Error> {
         if self.state.asides.is_some() {
             return Ok(());
@@ -321,7 +323,7 @@ impl WriteTxn<'_> {
     }
 }
 
-/// Notes content that got its place again and was not noted before a kill.
+/// Notes the replica row of content that was moved back and not noted before a kill.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -346,7 +348,7 @@ pub(in crate::volume) fn hold_back(
     Ok(())
 }
 
-/// The file that has a content which was put aside, and all the paths that it has, if it has one.
+/// The node that has a parked content, and all its paths, if it has any.
 pub(in crate::volume) fn place_of(
     pending: &Outbox,
     parted: Parted,
@@ -367,7 +369,7 @@ pub(in crate::volume) fn place_of(
     Ok(None)
 }
 
-/// All paths of a file, if it has one.
+/// All paths of a file, if it has any.
 ///
 /// # Errors
 /// `CatalogueFailed`.

@@ -1,5 +1,5 @@
-//! A volume at a site that follows it: the view as a store, the outbox with its write-ahead log, and the plain files
-//! that are moved as the log of the home tells.
+//! A volume at a site that follows it: the view as a store, the outbox with its write-ahead log, and the plain files,
+//! which follow the log of the home.
 
 pub mod accept_dir;
 pub mod apply;

@@ -1,10 +1,10 @@
 //! The move plan: how plain files of a followed volume get from their paths to those that the volume gives them.
 //!
 //! The names that records may change are looked up before and after; the difference becomes a list of steps.
-//! Directories are moved as a whole, by their node numbers; files in them by node and version. Each step names the
-//! inode that it concerns, and skips any other: so steps are idempotent and may be repeated after a kill, and no
-//! unknown file is moved or removed. Guarantee: content that was written here and has no place at the moment is kept in
-//! limbo as long as it may get one.
+//! Directories are moved as a whole, by their node numbers; files in them by node and version. Each step names its
+//! inode, and skips any other: so steps are idempotent and may be repeated after a kill, and no unknown file is moved
+//! or removed. Guarantee: content that was written here and has no name at the moment is kept in limbo as long as it
+//! may get one.
 
 use super::limbo::{Parted, park};
 use super::outbox::Outbox;
@@ -21,10 +21,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// The key in the names of plain files that make way for each other.
+/// Key of the temporary names of plain files that are moved out of the way.
 const MAKING_WAY: u64 = 0x7261_696c;
 
-/// What a plain file or directory is of: content that was written here goes with its change, everything else with its node.
+/// Identity of a plain file or directory: content that was written here moves with its change, all else with its
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(in crate::volume) enum Of {
     Dir(NodeId),
@@ -32,7 +33,7 @@ pub(in crate::volume) enum Of {
     Own(u64),
 }
 
-/// What a path is of, as it is seen at a moment.
+/// The identity that a path has in the view at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::volume) struct Item {
     pub(in crate::volume) of: Of,
@@ -40,17 +41,17 @@ pub(in crate::volume) struct Item {
     pub(in crate::volume) path: RelPath,
 }
 
-/// A plain file or directory that is there.
+/// An existing plain file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::volume) struct Found {
     pub(in crate::volume) item: Item,
-    /// Of what is no file, its number alone.
+    /// The stamp; of anything but a file only the inode number.
     pub(in crate::volume) stamp: Stamp,
-    /// Where it is while it makes way.
+    /// The temporary path while it is out of the way.
     pub(in crate::volume) way: RelPath,
 }
 
-/// What names are of, as it is seen now, each path once.
+/// The items of names in the current view, each path once.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -79,7 +80,7 @@ pub(in crate::volume) fn look(
     Ok(found.into_values().collect())
 }
 
-/// Those of which there is a plain file or directory.
+/// The items that have a plain file or directory.
 pub(in crate::volume) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<Found> {
     let found = items.into_iter().filter_map(|item| {
         let (is_dir, stamp) = stat(plain, &item.path)?;
@@ -89,7 +90,7 @@ pub(in crate::volume) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<Found
     found.collect()
 }
 
-/// Whether a path is a directory, and its state.
+/// Whether a path is a directory, and its stamp.
 pub(in crate::volume) fn stat(plain: &LocalStore, path: &RelPath) -> Option<(bool, Stamp)> {
     let (dir, name) = dir_of(plain, path).ok()?;
     let (entry, raw) = dir.entry(name, Detail::Basic).ok()?;
@@ -103,8 +104,8 @@ fn is_there(plain: &LocalStore, path: &RelPath, ino: u64) -> bool {
     stat(plain, path).is_some_and(|(_, stamp)| stamp.ino == ino)
 }
 
-/// Where things are that were found before a kill: under the name of who makes way, where they belong, or where they were,
-/// below what took them along.
+/// The current paths of items that were found before a kill: the temporary path, the target, or the former path,
+/// possibly below a directory that was moved.
 pub(in crate::volume) fn find_again(plain: &LocalStore, before: &[Found], after: &[Item]) -> Vec<Found> {
     let mut before: Vec<&Found> = before.iter().collect();
     before.sort_by_key(|found| found.item.path.components().count());
@@ -123,7 +124,7 @@ pub(in crate::volume) fn find_again(plain: &LocalStore, before: &[Found], after:
         let belongs = after.iter().filter(|item| item.of == found.item.of).map(|item| item.path.clone());
         let way = std::iter::once(found.way.clone());
         let mut places = way.chain(belongs).chain([along, found.item.path.clone()]);
-        // Of several names of one file each is another one.
+        // Each name of a file with several names is an item of its own.
         let is_free = |path: &RelPath| now.iter().all(|other: &Found| other.item.path != *path);
         let place = places.find(|path| is_free(path) && is_there(plain, path, found.stamp.ino));
         let Some(path) = place else { continue };
@@ -135,7 +136,7 @@ pub(in crate::volume) fn find_again(plain: &LocalStore, before: &[Found], after:
     now
 }
 
-/// A plain file that was renamed: its time of change is another one.
+/// A replica that was renamed, which changed its ctime.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::volume) struct Moved {
     pub(in crate::volume) id: NodeId,
@@ -143,7 +144,7 @@ pub(in crate::volume) struct Moved {
     pub(in crate::volume) after: Stamp,
 }
 
-/// Something that is done with the file or directory of this inode number, if it is there.
+/// A step on the file or directory with this inode number; skipped if another one is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     path: RelPath,
@@ -159,18 +160,18 @@ enum What {
     Remove,
 }
 
-/// What is to be done with plain files.
+/// The steps for the plain files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::volume) struct MovePlan {
     steps: Vec<Step>,
-    /// Replicas that get other places.
+    /// Replicas that are moved.
     replicas: Vec<(NodeId, Stamp, RelPath)>,
 }
 
-/// Steps on the way.
+/// A plan under construction.
 struct Plan<'f> {
     found: &'f [Found],
-    /// Where each is now; none once it went.
+    /// Current path of each item; none once it was removed.
     now: Vec<Option<RelPath>>,
     steps: Vec<Step>,
 }
@@ -180,7 +181,7 @@ impl Plan<'_> {
         self.now[index].as_ref()
     }
 
-    /// Gives one another place; what lies there, or where a directory above it has to be, makes way.
+    /// Moves an item; any item at the target, or at an ancestor that must be a directory, is moved out of the way.
     fn rename(&mut self, index: usize, to: &RelPath) {
         for other in 0..self.now.len() {
             let is_dir = matches!(self.found[other].item.of, Of::Dir(_));
@@ -222,8 +223,8 @@ impl MovePlan {
         self.steps.is_empty()
     }
 
-    /// By what was found before, and what paths are of after. With `parted` content that was written here and has no place any
-    /// more is put aside.
+    /// The plan from the items that were found before to those after. With `parted`, content that was written here
+    /// and has no name any more is parked in limbo.
     pub(in crate::volume) fn between(
         found: &[Found],
         after: &[Item],
@@ -239,7 +240,7 @@ impl MovePlan {
         let (dirs, files): (Vec<usize>, Vec<usize>) =
             (0..found.len()).partition(|index| matches!(of(*index), Of::Dir(_)));
 
-        // Those above first: they take along what is in them.
+        // Parents first: they take their entries along.
         let (mut stay, gone): (Vec<usize>, Vec<usize>) =
             dirs.into_iter().partition(|index| places.contains_key(&of(*index)));
         stay.sort_by_key(|index| places[&of(*index)][0].components().count());
@@ -250,7 +251,7 @@ impl MovePlan {
             }
         }
 
-        // Names that stay; then those that go, so that fewer have to make way.
+        // Names that stay, then those that are removed, so that fewer items must be moved out of the way.
         let mut left = Vec::new();
         for index in files {
             let wanted = places.get_mut(&of(index)).filter(|wanted| !wanted.is_empty());
@@ -260,7 +261,7 @@ impl MovePlan {
                 None => left.push(index),
             }
         }
-        // Of several names one is put aside.
+        // Of several names of a file one is parked.
         let mut kept: BTreeSet<Of> = after.iter().map(|item| item.of).collect();
         let mut moving = Vec::new();
         for index in left {
@@ -280,7 +281,7 @@ impl MovePlan {
         for (index, to) in moving {
             plan.rename(index, to);
         }
-        // In place of some there is another one now, which has what was in them.
+        // A removed directory whose path another one now has is left to that one, with its entries.
         let is_taken =
             |path: &RelPath| after.iter().any(|item| matches!(item.of, Of::Dir(_)) && item.path == *path);
         let mut gone: Vec<(usize, usize)> = gone
@@ -293,7 +294,7 @@ impl MovePlan {
             plan.drop(index, None);
         }
 
-        // One more name of what is here.
+        // Further names of existing files.
         for index in 0..found.len() {
             let more = places.get_mut(&of(index)).filter(|_| !matches!(of(index), Of::Dir(_)));
             for to in more.map(std::mem::take).unwrap_or_default() {
@@ -311,7 +312,7 @@ impl MovePlan {
         MovePlan { steps: plan.steps, replicas }
     }
 
-    /// Takes them; gives the replicas that have other places now.
+    /// Executes the steps; returns the replicas that were moved.
     pub(in crate::volume) fn take(self, plain: &LocalStore) -> Vec<Moved> {
         let known: HashSet<u64> = self.steps.iter().map(|step| step.ino).collect();
         for step in &self.steps {
@@ -326,7 +327,7 @@ impl MovePlan {
         moved.collect()
     }
 
-    /// What is put aside by them.
+    /// The content that the steps park in limbo.
     pub(in crate::volume) fn parted(&self) -> impl Iterator<Item = Parted> {
         self.steps.iter().filter_map(|step| match step.what {
             What::Park(parted) => Some(parted),
@@ -334,7 +335,7 @@ impl MovePlan {
         })
     }
 
-    /// The first of them alone, as a kill leaves it.
+    /// Keeps the first steps only, as a kill does.
     #[cfg(test)]
     pub(in crate::volume) fn cut(&mut self, count: usize) {
         self.steps.truncate(count);
@@ -345,12 +346,12 @@ impl Step {
     fn take(&self, plain: &LocalStore, known: &HashSet<u64>) -> Result<(), Error> {
         let Step { path, ino, what } = self;
         if !is_there(plain, path, *ino) {
-            // Done before a kill.
+            // The step was done before a kill.
             return Ok(());
         }
         let (dir, name) = dir_of(plain, path)?;
         match what {
-            // Another name of the same file, as which it would stay.
+            // Another name of the same file: rename would do nothing.
             What::Move(to) if is_there(plain, to, *ino) => dir.remove_file(name),
             What::Move(to) => {
                 let (to_dir, to_name) = room_at(plain, to, known)?;
@@ -367,7 +368,7 @@ impl Step {
     }
 }
 
-/// A free name in a directory that is there; what has the name is in no catalogue.
+/// Frees a name and creates its directory; an existing entry that is no item is not in the catalogue, and is removed.
 fn room_at<'p>(
     plain: &LocalStore,
     path: &'p RelPath,
@@ -480,7 +481,7 @@ mod tests {
         let of = |_, _| parted;
         let steps = MovePlan::between(&found, &items(&[("c", Of::Own(4)), ("d", Of::Own(4))]), Some(&of));
         assert_eq!(steps.parted().collect::<Vec<_>>(), [parted]);
-        // Somebody put another file there meanwhile.
+        // Another file replaced the plain file meanwhile.
         fs::write(top.path().join("new"), "new").unwrap();
         fs::rename(top.path().join("new"), top.path().join("b")).unwrap();
         steps.take(&plain);

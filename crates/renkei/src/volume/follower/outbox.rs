@@ -32,35 +32,36 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Under which key the tree has what the home said of this site.
+/// Key of the note in the tree with the home's last answer on this site (`Enlisted`).
 const ENLISTED: &str = "enlisted";
-/// Under which key it has the last refusals.
+/// Key of the note with the last refusals.
 const REFUSALS: &str = "refusals";
 /// Refusals that are kept.
 const MOST_REFUSALS: usize = 20;
 /// Changes read from the database at once.
 const PAGE: usize = 4096;
-/// Pause after changes could not be stored.
+/// Pause before storing is retried after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the home said of this site.
+/// The registration of this site at the home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enlisted {
-    /// The number of its changes.
+    /// The origin of this site's changes.
     pub origin: Origin,
     /// Whether it may change the volume.
     pub writes: bool,
-    /// Whether the copy was as far as the log since: before that, numbers of changes may have been given already.
+    /// Whether the copy has caught up with the log since the registration: before, change numbers may have been used
+    /// already.
     pub is_ready: bool,
 }
 
-/// What the tree has of what the home said.
+/// The note for a registration, with its key.
 pub(in crate::volume) fn enlisted_note(enlisted: &Enlisted) -> (String, Vec<u8>) {
     (ENLISTED.to_owned(), encode(enlisted))
 }
 
-/// Notes that a copy is of a moment before the last one: changes may have been made since, so nothing is numbered before all records
-/// are here.
+/// Notes that the copy was restored from an older state: later changes may exist at the home, so no change is
+/// numbered until the copy has caught up.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -75,26 +76,26 @@ pub fn note_restored(tree: &VolumeTree) -> Result<(), Error> {
 pub struct Refusal {
     /// Its number.
     pub number: u64,
-    /// When it was heard, in seconds since 1970.
+    /// Time of the refusal, in seconds since 1970.
     pub at_unix: u64,
-    /// What it was, for people.
+    /// Description of the change, for people.
     pub change: String,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 
-/// The own changes of one volume.
+/// The outbox of one followed volume.
 pub struct Outbox {
     pub(in crate::volume) name: String,
     pub(in crate::volume) tree: Arc<VolumeTree>,
     pub(in crate::volume) leases: Arc<LeaseTable>,
     own_lease: FollowerLease,
     seen: RwLock<Seen>,
-    /// Whether something lies over the copy, or is known beside it.
+    /// Whether the view differs from the copy: pending changes lie over it, or more recent replica rows are known.
     differs: AtomicBool,
-    /// Whether a PoP that was killed left something that is not done yet.
+    /// Whether a killed PoP left entries in the write-ahead log that are not recovered yet.
     pub(in crate::volume) has_left: AtomicBool,
-    /// How often what readers see beside the copy has changed.
+    /// Count of changes of the overlay.
     epoch: AtomicU64,
     turn: Mutex<State>,
     pub(in crate::volume) progress: Mutex<Progress>,
@@ -103,20 +104,20 @@ pub struct Outbox {
     pub(in crate::volume) fellows: PeerFollowers,
 }
 
-/// What readers see beside the copy.
+/// The overlay that readers see over the copy.
 #[derive(Default)]
 pub(in crate::volume) struct Seen {
     enlisted: Option<Enlisted>,
     pub(in crate::volume) follower: Option<Follower>,
-    /// What is known of plain files, with the change since which it is so.
+    /// Replica rows that are not stored yet, each with the number of the change before which it was noted.
     pub(in crate::volume) held: HashMap<NodeId, (Option<HeldReplica>, u64)>,
     pub(in crate::volume) merged: DirAliases,
-    /// When changes up to a number were made, about.
+    /// Approximate times of changes, each for all changes up to a number.
     times: VecDeque<(u64, Instant)>,
 }
 
 impl Seen {
-    /// A change was made now; those of one second count as one.
+    /// Notes the time of a change; changes within one second share an entry.
     pub(in crate::volume) fn note_time(&mut self, number: u64) {
         match self.times.back_mut() {
             Some((last, made)) if made.elapsed() < Duration::from_secs(1) => *last = number,
@@ -124,12 +125,12 @@ impl Seen {
         }
     }
 
-    /// Forgets all of a log that is followed no more.
+    /// Resets the overlay when another log is followed.
     pub(in crate::volume) fn forget(&mut self, enlisted: Enlisted) {
         *self = Seen { enlisted: Some(enlisted), ..Seen::default() };
     }
 
-    /// Forgets what is settled.
+    /// Drops the times of settled changes.
     pub(in crate::volume) fn forget_times(&mut self) {
         let oldest = self.follower.as_ref().and_then(|follower| follower.pending(0).next());
         let oldest = oldest.map_or(u64::MAX, |made| made.number);
@@ -137,33 +138,33 @@ impl Seen {
     }
 }
 
-/// What whoever has the turn works with.
+/// State of the write transaction.
 pub(in crate::volume) struct State {
     pub(in crate::volume) ids: Range<u64>,
-    /// Where content goes that lost its place, by file, for files with pending content.
+    /// For files with pending content, the node that gets the content in case of a conflict.
     pub(in crate::volume) beside: HashMap<NodeId, NodeId>,
-    /// Temporary names that stand for files that are there.
+    /// Temporary names that stand for existing files.
     pub(in crate::volume) aliases: HashMap<Vec<u8>, NodeId>,
     pub(in crate::volume) unkept: Wal,
-    /// What was removed here and may be wanted yet, once that was looked for.
+    /// Own content in limbo; none before the folder was read.
     pub(in crate::volume) asides: Option<Asides>,
-    /// What a PoP that was killed was at.
+    /// Entries that a killed PoP left in the write-ahead log.
     pub(in crate::volume) left: Vec<WalRecord>,
 }
 
-/// How far storing is.
+/// Progress of group commit.
 #[derive(Default)]
 pub(in crate::volume) struct Progress {
     pub(in crate::volume) queue: VecDeque<Item>,
     pub(in crate::volume) is_storing: bool,
-    /// The last change that was made, and the last that is stored.
+    /// The last change that was made, and the last that was stored.
     pub(in crate::volume) made: u64,
     kept: u64,
     failures: u64,
     error: Option<Error>,
-    /// Counts what those wait for that hand changes in.
+    /// Counts the wake-ups of the thread that pushes changes to the home.
     calls: u64,
-    /// How often the home was connected to anew.
+    /// Count of new connections to the home.
     connections: u64,
     is_stopped: bool,
 }
@@ -174,7 +175,7 @@ pub(in crate::volume) struct Item {
     pub(in crate::volume) changes: Vec<SequencedChange>,
     pub(in crate::volume) held: Vec<(NodeId, Option<HeldReplica>)>,
     pub(in crate::volume) sign: Option<Sign>,
-    /// Directories of plain files whose names must be on the disk first.
+    /// Directories of plain files that must be synced first.
     pub(in crate::volume) dirs: Vec<Arc<dyn Dir>>,
 }
 
@@ -184,11 +185,11 @@ impl Item {
     }
 }
 
-/// Names of a directory, some of them.
+/// A page of a directory listing.
 pub struct Listed {
     /// The names with their nodes, in order.
     pub names: Vec<(Name, NodeId, Node)>,
-    /// After which name the next ones come; none if these were the last.
+    /// The name after which the next page begins; none after the last page.
     pub next: Option<Name>,
 }
 
@@ -197,7 +198,7 @@ pub(in crate::volume) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Outbox {
-    /// Those of the volume `name`, as its tree has them; `journal` is the file for what is not stored yet.
+    /// The outbox of the volume `name`, as its tree has it; `journal` is the file of the write-ahead log.
     ///
     /// # Errors
     /// `CatalogueFailed`, and those of the file system.
@@ -214,7 +215,7 @@ impl Outbox {
         Ok(pending)
     }
 
-    /// The same, where nobody stores what is made.
+    /// The same without the thread that stores changes.
     pub(in crate::volume) fn load(
         name: &str,
         tree: Arc<VolumeTree>,
@@ -253,7 +254,7 @@ impl Outbox {
         Ok(pending)
     }
 
-    /// Goes on with what the database has, and what was made and is not stored.
+    /// Resumes with the stored pending changes and with those that were made and not stored.
     pub(in crate::volume) fn resume(
         &self,
         state: &mut State,
@@ -294,7 +295,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Directories that changes name and that became part of others, as the copy has it.
+    /// Directories that changes name and that were merged into others, as the copy has it.
     fn merged_before<'c>(
         &self,
         changes: impl Iterator<Item = &'c SequencedChange>,
@@ -312,13 +313,13 @@ impl Outbox {
         asked.check()
     }
 
-    // ---- what is seen ------------------------------------------------------------------------------------------------
+    // ---- the view ----------------------------------------------------------------------------------------------------
 
     pub(in crate::volume) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
         self.seen.read().expect("no thread panics while it holds the lock")
     }
 
-    /// Changes what readers see.
+    /// Changes the overlay that readers see.
     pub(in crate::volume) fn show<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
         let mut seen: RwLockWriteGuard<'_, Seen> =
             self.seen.write().expect("no thread panics while it holds the lock");
@@ -330,9 +331,8 @@ impl Outbox {
         changed
     }
 
-    /// The count of changes to what readers see beside the copy. A change that was settled while the copy was read may be
-    /// missing in both: it was not in the copy yet, and lies over it no more. A reader that finds another count reads the
-    /// copy again.
+    /// The epoch of the overlay. A change that is settled while the copy is read may be missing in both: it was not
+    /// in the copy yet, and does not lie over it any more. A reader that finds another epoch reads the copy again.
     fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
@@ -341,37 +341,37 @@ impl Outbox {
         self.differs.load(Ordering::Acquire)
     }
 
-    /// The leases on what is seen here.
+    /// The leases on this view of the volume.
     pub fn leases(&self) -> &Arc<LeaseTable> {
         &self.leases
     }
 
-    /// The leases of this site.
+    /// The site leases of this site.
     pub fn own_lease(&self) -> &FollowerLease {
         &self.own_lease
     }
 
-    /// The copy below.
+    /// The copy of the tree.
     pub fn tree(&self) -> &Arc<VolumeTree> {
         &self.tree
     }
 
-    /// The directory that is meant by a number which it had here once.
+    /// The directory for a node number, resolving an alias of a merged directory.
     pub(in crate::volume) fn meant(&self, id: NodeId) -> NodeId {
         if self.differs() { self.seen().merged.meant(id) } else { id }
     }
 
-    /// The number by which a node is shown.
+    /// The node number under which a node is shown.
     pub(in crate::volume) fn shown_number(&self, id: NodeId) -> NodeId {
         if self.differs() { self.seen().merged.shown(id) } else { id }
     }
 
-    /// Which directories have several numbers here.
+    /// The aliases of merged directories.
     pub fn merged(&self) -> DirAliases {
         self.seen().merged.clone()
     }
 
-    /// What those are told who hold leases.
+    /// The invalidation for lease holders.
     pub fn told(&self, news: &Invalidations) -> Changed {
         news.told(&self.seen().merged)
     }
@@ -394,7 +394,7 @@ impl Outbox {
         self.seen().follower.as_ref()?.layer().own_node(id).map(|node| node.cloned())
     }
 
-    /// What a name is of.
+    /// The node of a name.
     pub fn child(&self, at: &Dentry) -> Result<Option<(NodeId, Node)>, Error> {
         let epoch = self.epoch();
         let own = || self.seen().follower.as_ref()?.layer().own_name(at);
@@ -413,8 +413,8 @@ impl Outbox {
         }
     }
 
-    /// The mode that a plain directory is made with: as the volume says, so that nobody of this machine gets farther than its
-    /// owner meant. The volume's account can always work in it.
+    /// The mode for creating a plain directory: that of the volume, so that local accounts get no more access than
+    /// its owner meant. The volume's account always has full access.
     pub fn mode_of_dir(&self, path: &RelPath) -> u32 {
         match self.at(path) {
             Ok(Some((_, node))) => node.attributes.mode & 0o777 | 0o700,
@@ -422,14 +422,14 @@ impl Outbox {
         }
     }
 
-    /// What a path leads to.
+    /// The node of a path.
     pub fn at(&self, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
         follow_names(path, || self.node(ROOT), |at| self.child(at))
     }
 
-    /// Names of a directory after `after`, about `most` of them.
+    /// A page of the names of a directory after `after`, about `most` of them.
     pub fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Result<Listed, Error> {
-        // First what lies over the copy: what is settled in between is in the copy then.
+        // The overlay first: a change that is settled in between is in the copy then.
         let epoch = self.epoch();
         let own = self.own_names(dir, after, most);
         let page = self.tree.list(dir, after, most)?;
@@ -470,7 +470,7 @@ impl Outbox {
         names.map(|(name, id)| (name.clone(), id)).collect()
     }
 
-    /// Names of the copy, read since `epoch`, with their nodes as they are seen here.
+    /// Names of the copy, read since `epoch`, with the nodes of the view.
     fn lay_over(
         &self,
         page: Vec<(Name, NodeId, Node)>,
@@ -523,7 +523,7 @@ impl Outbox {
         Ok(spots)
     }
 
-    /// The path of a name; none if it lies in nothing that is there, or is longer than paths are.
+    /// The path of a name; none if its directory is not in the tree, or if the path is too long.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -531,7 +531,7 @@ impl Outbox {
         Ok(self.path_of_dir(at.dir)?.and_then(|dir| dir.child(&at.name.0).ok()))
     }
 
-    /// The path of a directory; none if it is not there.
+    /// The path of a directory; none if it is not in the tree.
     ///
     /// # Errors
     /// As [`Outbox::path_of`].
@@ -540,7 +540,7 @@ impl Outbox {
         while dir != ROOT {
             steps += 1;
             if steps > 2 * MAX_DEPTH {
-                // A home may say of directories that each lies in the other: no path leads there.
+                // A hostile home may send a cycle of directories: no path leads there.
                 return Ok(None);
             }
             let parent = match self.node(dir)?.map(|node| node.kind) {
@@ -555,11 +555,11 @@ impl Outbox {
             names.push(name);
             dir = parent;
         }
-        // Also of directories one below the other somebody may say more than a path can hold.
+        // A hostile home may also nest directories deeper than a path can hold.
         Ok(names.iter().rev().try_fold(RelPath::root(), |path, name| path.child(&name.0).ok()))
     }
 
-    /// What this site knows of its own plain file of a node.
+    /// The replica row of a node: state of this site's plain file.
     pub fn held(&self, id: NodeId) -> Result<Option<HeldReplica>, Error> {
         if self.differs()
             && let Some((held, _)) = self.seen().held.get(&id)
@@ -569,13 +569,13 @@ impl Outbox {
         self.tree.held(id)
     }
 
-    /// Whether the home has not put the content of a file in order yet, as it is seen here.
+    /// Whether the view has content of a file that the home has not ordered yet.
     pub fn is_unsent(&self, id: NodeId) -> bool {
         let content = |node: Node| matches!(node.kind, Kind::File(content) if content.version == 0);
         self.own_node(id).flatten().is_some_and(content)
     }
 
-    /// What the home said of this site, if it was ever asked.
+    /// The registration of this site at the home, if the home ever answered.
     pub fn enlisted(&self) -> Option<Enlisted> {
         self.seen().enlisted
     }
@@ -585,17 +585,17 @@ impl Outbox {
         lock(&self.progress).made
     }
 
-    /// How many changes the home does not have yet.
+    /// Number of changes that the home has not ordered yet.
     pub fn count(&self) -> u64 {
         self.seen().follower.as_ref().map_or(0, |follower| follower.count() as u64)
     }
 
-    /// The number of the first one after `number`, if there is one.
+    /// The number of the first pending change after `number`, if there is one.
     pub fn next_after(&self, number: u64) -> Option<u64> {
         self.seen().follower.as_ref()?.pending(number).next().map(|made| made.number)
     }
 
-    /// Those after `number` that are stored, at most `most`.
+    /// Stored pending changes after `number`, at most `most`.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -603,7 +603,7 @@ impl Outbox {
         self.tree.pending(number, most)
     }
 
-    /// How long the oldest of them has waited, since the PoP started.
+    /// Age of the oldest pending change, at most the time since the PoP started.
     pub fn waiting(&self) -> Option<Duration> {
         let seen = self.seen();
         let oldest = seen.follower.as_ref()?.pending(0).next()?.number;
@@ -611,7 +611,7 @@ impl Outbox {
         made.map(|(_, made)| made.elapsed())
     }
 
-    /// The refusals that were heard last.
+    /// The last refusals.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -619,14 +619,14 @@ impl Outbox {
         self.tree.note(REFUSALS)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("refusals", &bytes))
     }
 
-    // ---- the turn ----------------------------------------------------------------------------------------------------
+    // ---- the write lock ----------------------------------------------------------------------------------------------
 
-    /// Waits for the turn. Nobody else changes anything until it goes.
+    /// Takes the write lock. No other thread changes the view until the transaction ends.
     pub fn turn(&self) -> WriteTxn<'_> {
         WriteTxn { pending: self, state: lock(&self.turn), by: None }
     }
 
-    /// Notes what the home said of this site.
+    /// Notes the registration of this site at the home.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -642,7 +642,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Goes on with a copy that came in one piece.
+    /// Resumes with a copy that was replaced as a whole.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -652,10 +652,10 @@ impl Outbox {
         enlisted.map_or(Ok(()), |enlisted| self.resume(&mut turn.state, enlisted.origin, Vec::new()))
     }
 
-    /// Waits for the turn, with all that was made stored.
+    /// Takes the write lock when all changes made before are stored.
     ///
     /// # Errors
-    /// Why it cannot be stored.
+    /// The error that keeps changes from being stored.
     pub fn quiet_turn(&self) -> Result<WriteTxn<'_>, Error> {
         loop {
             self.flush()?;
@@ -668,7 +668,7 @@ impl Outbox {
         }
     }
 
-    /// Notes that the copy is as far as the log.
+    /// Notes that the copy has caught up with the log.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -705,10 +705,10 @@ impl Outbox {
 
     // ---- storing -----------------------------------------------------------------------------------------------------
 
-    /// Returns when all that was made before is stored.
+    /// Returns when all changes made before are stored.
     ///
     /// # Errors
-    /// Why it could not be; it is tried again.
+    /// The error of the failed write; storing is retried.
     pub fn flush(&self) -> Result<(), Error> {
         let mut progress = lock(&self.progress);
         let (made, failures) = (progress.made, progress.failures);
@@ -723,7 +723,7 @@ impl Outbox {
         }
     }
 
-    /// Stores what is made, until it is stopped.
+    /// Stores changes as they are made, until the outbox is stopped.
     fn keep(&self) {
         while let Some(items) = self.next_items() {
             let kept = self.store(&items);
@@ -735,7 +735,7 @@ impl Outbox {
         }
     }
 
-    /// Stores what was made until now, where nobody else does.
+    /// Stores all changes made so far, where no thread does.
     #[cfg(test)]
     pub(in crate::volume) fn store_all(&self) {
         let items = std::mem::take(&mut lock(&self.progress).queue);
@@ -798,8 +798,8 @@ impl Outbox {
         self.moved.notify_all();
     }
 
-    /// Waits until there may be something to hand in: after `calls`, or when `at_most` has passed; gives what to say the
-    /// next time.
+    /// Waits until there may be changes to push to the home: when the counter is past `calls`, or after `at_most`.
+    /// Returns the counter for the next call.
     pub fn wait_for_call(&self, calls: u64, at_most: Duration) -> u64 {
         let progress = lock(&self.progress);
         let is_quiet = |progress: &mut Progress| progress.calls == calls && !progress.is_stopped;
@@ -807,25 +807,25 @@ impl Outbox {
         waited.expect("no thread panics while it holds the lock").0.calls
     }
 
-    /// Wakes whoever hands changes in.
+    /// Wakes the thread that pushes changes to the home.
     pub fn call(&self) {
         lock(&self.progress).calls += 1;
         self.moved.notify_all();
     }
 
-    /// The home was connected to anew: what was handed in before may be gone there with the one before.
+    /// Notes a new connection to the home: changes pushed over the former one may be lost and are pushed again.
     pub fn on_connected(&self) {
         let mut progress = lock(&self.progress);
         (progress.connections, progress.calls) = (progress.connections + 1, progress.calls + 1);
         self.moved.notify_all();
     }
 
-    /// How often that was.
+    /// Count of new connections to the home.
     pub fn connections(&self) -> u64 {
         lock(&self.progress).connections
     }
 
-    /// Ends the thread that stores.
+    /// Stops the thread that stores changes.
     pub fn stop(&self) {
         lock(&self.progress).is_stopped = true;
         self.moved.notify_all();

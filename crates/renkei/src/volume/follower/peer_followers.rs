@@ -8,14 +8,14 @@ use renkei_core::namespace::source::Fellow;
 use renkei_core::wire::{decode, encode};
 use std::sync::{Arc, RwLock};
 
-/// Under which key the tree has them.
+/// Key of the note in the tree with the peers.
 const FELLOWS: &str = "fellows";
 
-/// What the home told last.
+/// The peers that the home named last.
 pub(in crate::volume) struct PeerFollowers(RwLock<Arc<Vec<Fellow>>>);
 
 impl PeerFollowers {
-    /// As the tree has them.
+    /// Reads the stored peers.
     pub(in crate::volume) fn load(tree: &VolumeTree) -> Result<Self, Error> {
         let known: Vec<Fellow> = match tree.note(FELLOWS)? {
             Some(bytes) => decode("fellows", &bytes)?,
@@ -26,12 +26,12 @@ impl PeerFollowers {
 }
 
 impl Outbox {
-    /// The other sites that follow.
+    /// The peers of this site.
     pub fn fellows(&self) -> Arc<Vec<Fellow>> {
         self.fellows.0.read().expect("no thread panics while it holds the lock").clone()
     }
 
-    /// Notes what the home told of them.
+    /// Stores the peers that the home named.
     ///
     /// # Errors
     /// `CatalogueFailed`.

@@ -1,4 +1,4 @@
-//! The quota share of this site: how much it may add to a volume that it follows and whose home has limits (escrow).
+//! The quota share of this site: the part of a followed volume's quotas that its home granted to this site (escrow).
 //!
 //! The home grants it a share (`renkei_core::namespace::quota_share`), which is kept beside the copy. Each change
 //! reserves what it adds before anything is done. A change that does not fit waits for the next grant, if the home is
@@ -15,34 +15,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Under which key the tree has what the home said last.
+/// Key of the note in the tree with the last share.
 const ALLOWANCE: &str = "allowance";
-/// How long somebody who finds no room waits for the home.
+/// Longest wait of a change for a grant of the home.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The room of one volume.
+/// The quota share of one volume.
 #[derive(Default)]
 pub(in crate::volume) struct QuotaReserve {
     is_limited: AtomicBool,
     state: Mutex<State>,
     moved: Condvar,
-    /// Held from a claim to its answer: what the home says must not be heard in another order.
+    /// Held from a request to its answer: answers of the home must be handled in order.
     asking: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     allowed: Allowed,
-    /// What somebody waits for.
+    /// Additions that wait for a grant.
     more: Vec<Charge>,
-    /// Whether the home was told of it: what it answers to an earlier claim is no answer to that.
+    /// Whether the home was told of them: an answer to an earlier request does not answer them.
     is_said: bool,
-    /// How often the home was heard.
+    /// Count of answers of the home.
     heard: u64,
 }
 
 impl Outbox {
-    /// Goes on with what is kept and with what pending changes take of it.
+    /// Resumes with the stored share, less what pending changes use of it.
     pub(in crate::volume) fn resume_room<'c>(
         &self,
         changes: impl Iterator<Item = &'c SequencedChange>,
@@ -64,7 +64,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// What changes add that are pending.
+    /// The additions of pending changes.
     fn charges<'c>(
         &self,
         changes: impl Iterator<Item = &'c SequencedChange>,
@@ -87,12 +87,12 @@ impl Outbox {
         Ok(charges)
     }
 
-    /// One asks the home at a time.
+    /// Serialises requests to the home.
     pub fn asking(&self) -> MutexGuard<'_, ()> {
         lock(&self.rooms.asking)
     }
 
-    /// What to tell the home of it; nothing if this site does not write.
+    /// The share request for the home; none if this site does not write.
     pub fn claim(&self) -> Option<ShareRequest> {
         self.enlisted().filter(|enlisted| enlisted.writes)?;
         let mut state = lock(&self.rooms.state);
@@ -100,7 +100,7 @@ impl Outbox {
         Some(state.allowed.claim(&state.more))
     }
 
-    /// The home has said what this site may add.
+    /// Takes a share that the home granted.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -108,7 +108,7 @@ impl Outbox {
         if self.is_limited() && !told.rooms.is_empty() {
             lock(&self.rooms.state).allowed.hear(told);
         } else if !told.rooms.is_empty() || self.is_limited() {
-            // What waits was made without limits, or none are left.
+            // Either there were no quotas when the pending changes were made, or the last one was removed.
             let _turn = self.turn();
             let changes: Vec<SequencedChange> =
                 self.seen().follower.iter().flat_map(|follower| follower.pending(0).cloned()).collect();
@@ -135,7 +135,7 @@ impl Outbox {
         self.tree.set_note(ALLOWANCE, &note)
     }
 
-    /// The log has own changes up to `number`: they are counted at home. Said before they are forgotten here.
+    /// The log has own changes up to `number`, and the home counts them. Stored before the changes leave the outbox.
     pub(in crate::volume) fn settle_room(&self, number: u64) -> Result<(), Error> {
         if !self.is_limited() {
             return Ok(());
@@ -148,7 +148,7 @@ impl Outbox {
         kept.map_or(Ok(()), |kept| self.keep_allowance(&kept))
     }
 
-    /// Takes what changes add that are about to be made, from `number` on.
+    /// Reserves the additions of changes with numbers from `number` on.
     ///
     /// # Errors
     /// `QuotaExceeded`.
@@ -177,34 +177,34 @@ impl Outbox {
         })
     }
 
-    /// Changes from `number` on were not made.
+    /// Cancels the reservations of changes from `number` on, which were not made.
     pub(in crate::volume) fn give_back_room(&self, number: u64) {
         if self.is_limited() {
             lock(&self.rooms.state).allowed.give_back(number);
         }
     }
 
-    /// Whether the volume has limits, as far as is known here.
+    /// Whether the volume has quotas, as far as this site knows.
     pub fn is_limited(&self) -> bool {
         self.rooms.is_limited.load(Ordering::Acquire)
     }
 
-    /// Whether somebody waits for more.
+    /// Whether a change waits for a grant.
     pub fn wants_room(&self) -> bool {
         self.is_limited() && !lock(&self.rooms.state).more.is_empty()
     }
 
-    /// The home cannot be asked: nobody waits for it.
+    /// The home is unreachable: no change waits for it.
     pub fn on_unheard(&self) {
         lock(&self.rooms.state).more.clear();
         self.rooms.moved.notify_all();
     }
 
-    /// Waits for what the home says to what was asked for; false if it says nothing.
+    /// Waits for the home's answer to a request; false if none comes.
     pub(in crate::volume) fn await_room(&self) -> bool {
         let state = lock(&self.rooms.state);
         if state.more.is_empty() {
-            // It was said in between.
+            // The answer came in between.
             return true;
         }
         let heard = state.heard;
@@ -213,7 +213,7 @@ impl Outbox {
         waited.expect("no thread panics while it holds the lock").0.heard != heard
     }
 
-    /// The room that an owner has here of what the file system has.
+    /// The space of the file system, narrowed to the share of an owner.
     pub(in crate::volume) fn narrow(&self, space: Space, owner: &str) -> Space {
         let ours = |room: &Room| room.owner.as_deref().is_none_or(|limited| limited == owner);
         self.room_left().iter().filter(|room| ours(room)).fold(space, |space, Room { most, .. }| Space {
@@ -224,7 +224,7 @@ impl Outbox {
         })
     }
 
-    /// What is left, by the limits that are known here.
+    /// The rest of the share, by quota.
     pub fn room_left(&self) -> Vec<Room> {
         lock(&self.rooms.state).allowed.left()
     }
@@ -266,7 +266,7 @@ mod tests {
             QuotaShare { raised, after: 0, rooms: vec![Room { owner: None, most }] }
         };
         pending.hear_allowance(told(1, 0)).unwrap();
-        // A claim is on its way when somebody finds no room.
+        // A request is under way when a change does not fit.
         assert!(pending.claim().is_some());
         assert_eq!(pending.take_room(1, [make()].iter()).unwrap_err().code, Code::QuotaExceeded);
         pending.hear_allowance(told(2, 0)).unwrap();

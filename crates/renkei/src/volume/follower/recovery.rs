@@ -1,5 +1,5 @@
-//! Recovery after a kill: the write-ahead log is replayed. Changes that were made and not stored are made again as they
-//! were, and plain files that records had not moved yet are moved.
+//! Recovery after a kill: the write-ahead log is replayed. Changes that were made and not stored are made again as
+//! they were, and plain files that records should have moved are moved.
 
 use super::apply::note_moved;
 use super::limbo::{hold_back, paths_of, place_of};
@@ -14,7 +14,7 @@ use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId, SequencedChange};
 use std::sync::atomic::Ordering;
 
-/// Brings into the volume what a PoP that was killed had made and not stored.
+/// Recovers the changes that a killed PoP had made and not stored.
 ///
 /// # Errors
 /// `CatalogueFailed`, and those of the file system.
@@ -22,10 +22,10 @@ pub fn recover(pending: &Outbox, writer: &Writer) -> Result<(), Error> {
     recover_left(&mut pending.turn(), writer)
 }
 
-/// The same, for who has the turn; nothing the second time.
+/// The same for the holder of the write lock; idempotent.
 ///
 /// # Errors
-/// As [`recover`]; it is tried again.
+/// As [`recover`]; recovery is retried with the next write.
 pub(in crate::volume) fn recover_left(turn: &mut WriteTxn<'_>, writer: &Writer) -> Result<(), Error> {
     if !turn.state.left.is_empty() {
         let left = std::mem::take(&mut turn.state.left);
@@ -37,7 +37,7 @@ pub(in crate::volume) fn recover_left(turn: &mut WriteTxn<'_>, writer: &Writer) 
     turn.find_asides(writer)
 }
 
-/// What was made after change `stored`, and of which a plain file shows that it was done.
+/// Changes after number `stored` that were done to plain files.
 fn unstored(writer: &Writer, left: &[WalRecord], stored: u64) -> Vec<Item> {
     let mut made: Vec<Item> = Vec::new();
     let undo = |made: &mut Vec<Item>, from: u64| {
@@ -56,7 +56,7 @@ fn unstored(writer: &Writer, left: &[WalRecord], stored: u64) -> Vec<Item> {
             WalRecord::Follows(_) | WalRecord::Followed | WalRecord::Back(..) => {}
         }
     }
-    // One has the turn, so that the last thing alone may have been cut off.
+    // One transaction runs at a time, so only the last operation may be incomplete.
     if matches!(left.last(), Some(WalRecord::Made(..))) {
         made.pop_if(|last| last.sign.as_ref().is_some_and(|sign| !is_done(writer, sign)));
     }
@@ -90,7 +90,7 @@ fn make_again(turn: &mut WriteTxn<'_>, writer: &Writer, left: &[WalRecord]) -> R
     );
     turn.pending.resume(&mut turn.state, origin, changes)?;
     for one in all.iter_mut().filter(|one| one.changes.is_empty()) {
-        // What was stored since may know better.
+        // Rows that were stored since may be more recent.
         one.held = one
             .held
             .iter()
@@ -106,7 +106,7 @@ fn make_again(turn: &mut WriteTxn<'_>, writer: &Writer, left: &[WalRecord]) -> R
     Ok(())
 }
 
-/// What is held, if it is of what the file is now.
+/// A replica row, if it is of the node's current content.
 fn still_held(
     turn: &WriteTxn<'_>,
     known: &(NodeId, Option<HeldReplica>),
@@ -118,7 +118,7 @@ fn still_held(
     Ok(node.zip(held.as_ref()).is_some_and(|(node, held)| is_of(held, node)).then(|| known.clone()))
 }
 
-/// Has plain files go where they belong after records that were being followed.
+/// Moves plain files to their places after records that were being followed.
 fn follow_again(turn: &mut WriteTxn<'_>, writer: &Writer, left: &[WalRecord]) -> Result<(), Error> {
     let done = left.iter().rposition(|did| *did == WalRecord::Followed).map_or(0, |last| last + 1);
     for did in &left[done..] {
@@ -142,7 +142,7 @@ fn follow_again(turn: &mut WriteTxn<'_>, writer: &Writer, left: &[WalRecord]) ->
     turn.note_followed()
 }
 
-/// Where things belong that were somewhere before.
+/// The target paths of plain files that were found before.
 fn places(turn: &WriteTxn<'_>, before: &[Found]) -> Result<Vec<Place>, Error> {
     let (pending, origin, mut places) = (turn.pending, turn.origin()?, Vec::new());
     for Place { of, id, path } in before.iter().map(|found| &found.item) {
@@ -150,7 +150,7 @@ fn places(turn: &WriteTxn<'_>, before: &[Found]) -> Result<Vec<Place>, Error> {
             let is_dir = pending.node(*id)?.as_ref().is_some_and(Node::is_dir);
             let now = if is_dir { pending.path_of_dir(*id)? } else { None };
             places.extend(now.map(|path| Place { of: *of, id: *id, path }));
-            // Another one may be here.
+            // Another directory may have the path.
             let there = pending.at(path)?.filter(|(there, node)| node.is_dir() && there != id);
             places.extend(there.map(|(id, _)| Place { of: Of::Dir(id), id, path: path.clone() }));
             continue;

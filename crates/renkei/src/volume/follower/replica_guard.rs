@@ -11,7 +11,7 @@ use renkei_core::path::RelPath;
 use std::any::Any;
 use std::sync::Arc;
 
-/// The time of a version that no other one has.
+/// A modification time that no version has.
 const NO_TIME: FileTime = FileTime { secs: i64::MIN, nanos: 0 };
 
 /// A directory of plain files.
@@ -21,7 +21,7 @@ pub struct ReplicaGuard {
 }
 
 impl ReplicaGuard {
-    /// The top of a volume's plain files.
+    /// The guarded top of a volume's plain files.
     pub fn over(inner: Arc<dyn Dir>, pending: Arc<Outbox>) -> Arc<dyn Dir> {
         Arc::new(ReplicaGuard { inner, pending })
     }
@@ -30,7 +30,7 @@ impl ReplicaGuard {
         ReplicaGuard::over(inner, self.pending.clone())
     }
 
-    /// Puts something in a place, unless what this site wrote is there.
+    /// Renames or links to a name, unless the file there was written by this site.
     fn put(
         &self,
         to_dir: &dyn Dir,
@@ -38,7 +38,7 @@ impl ReplicaGuard {
         put: impl FnOnce(&dyn Dir) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let to_dir = to_dir.as_any().downcast_ref::<ReplicaGuard>().map_or(to_dir, |guarded| &*guarded.inner);
-        // Nobody writes there in between.
+        // With the write lock, no writer changes the file in between.
         let _turn = self.pending.turn();
         let path = to_dir.path().child(to)?;
         if self.is_written_here(&path)? {
@@ -57,7 +57,7 @@ impl ReplicaGuard {
 }
 
 impl ReplicaGuard {
-    /// Whether a plain file is known to be of another version than the catalogue names.
+    /// Whether a plain file is known to have another version than the catalogue names.
     fn is_other(&self, name: &[u8], stamp: &Stamp) -> Result<bool, Error> {
         let Some((id, node)) = self.pending.at(&self.inner.path().child(name)?)? else { return Ok(false) };
         let Kind::File(content) = &node.kind else { return Ok(false) };
@@ -95,7 +95,7 @@ impl Dir for ReplicaGuard {
         if let EntryKind::File { stamp, .. } = &mut entry.kind
             && self.is_other(name, stamp)?
         {
-            // Programs give a new version the time of the one before.
+            // The new version may have the same time: some programs keep it.
             *stamp = Stamp { mtime: NO_TIME, ..*stamp };
         }
         Ok((entry, raw))

@@ -17,18 +17,18 @@ use renkei_core::path::RelPath;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What was kept.
+/// Result of a rescue.
 #[derive(Debug, Default)]
 pub struct Rescued {
-    /// How many files.
+    /// Number of files that got a further name.
     pub count: u64,
-    /// How many could not be looked at or given a further name.
+    /// Number of files and directories that could not be examined or linked.
     pub failed: u64,
-    /// In which folder.
+    /// The folder of the further names.
     pub folder: String,
 }
 
-/// Keeps what the restored copy does not know.
+/// Gives a further name to each plain file that the restored copy does not know.
 ///
 /// # Errors
 /// `CatalogueFailed`, and those of the file system for the top directory.
@@ -84,7 +84,7 @@ fn entries(
     found.map(|(child, kind)| Ok((child?, kind))).collect()
 }
 
-/// Whether a plain file is as the copy has it.
+/// Whether a plain file is as the copy notes it.
 fn is_known(pending: &Outbox, path: &RelPath, stamp: &Stamp) -> Result<bool, Error> {
     let Some((id, _)) = pending.at(path)? else { return Ok(false) };
     Ok(pending.held(id)?.is_some_and(|held| is_same_content(&held.stamp, stamp)))

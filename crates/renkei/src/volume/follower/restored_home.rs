@@ -1,9 +1,9 @@
 //! Reconciliation of a follower with a restored home: the home was restored from a backup and has another log than the
 //! one that was followed.
 //!
-//! The tree as it is seen here, with own changes over it, is compared with the home's tree of now, name by name. Names
-//! that only this site has become changes of its own for the home; where both have one and the content differs both
-//! stay, unless the home's is known to be an older version of the one here. Nothing of the home's is removed but what
+//! The view of this site, with own changes over its copy, is compared with the home's current tree, name by name.
+//! Names that only this site has become changes of its own for the home; where both have a name with different
+//! content both stay, unless the home's version is known to be an older one. Nothing is removed at the home but what
 //! was removed here from the same content. Guarantee: each content that this site holds has a name afterwards, in the
 //! volume or, where the site may not change that, in a folder of its plain files. Non-goal: renames since the backup,
 //! which leave a file under both names.
@@ -33,45 +33,45 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Names read from the database at once.
 const PAGE: usize = 1000;
-/// Names that are listed of each kind; all are counted.
+/// Names listed in each category; all are counted.
 const MOST_LISTED: usize = 100;
-/// Largest name of a file.
+/// Longest name of a file.
 const MAX_NAME_BYTES: usize = 255;
-/// Under which key the copy has what was done the last time.
+/// Key of the note with the last report.
 const REPORT: &str = "reconciled";
 
-/// How folders begin in which plain files are kept that are not in the volume.
+/// Prefix of folders for plain files that are not in the volume.
 pub(in crate::volume) const KEPT: &str = "renkei-kept-";
 
-/// What was done after the home was restored.
+/// Report of a reconciliation with a restored home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreReport {
-    /// When, in seconds since 1970.
+    /// Time of the reconciliation, in seconds since 1970.
     pub at_unix: u64,
     /// The last record of the log that was followed before.
     pub records_before: u64,
-    /// The last record of the home's log then.
+    /// The last record of the home's log at that time.
     pub records_now: u64,
-    /// Files, directories and links that only this site had, and that go to the home.
+    /// Files, directories and links that only this site had; they become changes for the home.
     pub kept: Names,
     /// Files of which the home had an older version, or another file that was replaced here.
     pub renewed: Names,
-    /// What both had with different content: the home's has the name, and what was here is beside it.
+    /// Names with different content on both sides: the home's has the name, and the local one is a conflict copy.
     pub beside: Names,
-    /// What was removed here and is removed at the home now.
+    /// Names that were removed here and are removed at the home now.
     pub removed: Names,
-    /// Files that were seen here and are at neither site: their content never came here.
+    /// Files that this site knew and that are at neither site: their content was never fetched here.
     pub lost: Names,
-    /// Files that only this site had, which may not change the volume: where they are in its storage.
+    /// Files that only this site had, if it may not change the volume: their paths in its storage.
     pub aside: Names,
 }
 
-/// Names of one kind.
+/// Names of one category.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
-    /// How many.
+    /// Number of names.
     pub count: u64,
-    /// The first of them.
+    /// The first names.
     pub paths: Vec<String>,
 }
 
@@ -84,47 +84,48 @@ impl Names {
     }
 }
 
-/// How the two logs stand to each other, and what this site may do.
+/// The relation of the two logs, and the registration of this site.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What the home says of this site.
+    /// The registration of this site at the home.
     pub enlisted: Enlisted,
-    /// The home's log of now.
+    /// The incarnation of the home's current log.
     pub incarnation: Incarnation,
-    /// The last record that both logs have; 0 if that is not known.
+    /// The last record that both logs have; 0 if unknown.
     pub until: u64,
 }
 
-/// A plain file of this site whose content the home does not have under its name.
+/// A local file whose content the home does not have under its name.
 struct File {
-    /// Its number in the tree that was followed.
+    /// Its node number in the tree that was followed.
     id: NodeId,
     path: RelPath,
     content: Content,
     attributes: Attributes,
     held: Option<HeldReplica>,
-    /// Where it shall be in the home's tree.
+    /// The node of the target directory in the home's tree.
     dir: NodeId,
     /// The path of that directory.
     into: RelPath,
     fate: Fate,
 }
 
-/// What becomes of one.
+/// The outcome for one file.
 enum Fate {
-    /// The home has nothing of that name.
+    /// The home has nothing under the name.
     New,
     /// The home has an older version.
     Newer(NodeId, u64),
-    /// The home has another file, which this one replaced.
+    /// The home has another file, which the local one replaced.
     Replaced(Known),
-    /// The home has something else.
+    /// The home has an unrelated entry: the local file becomes a conflict copy.
     Beside,
 }
 
-/// A replica of what the home has as a version of its own, and that was written here: when it changed last was not noted.
+/// A replica that was written here, while the equal version of the home is of another origin: its ctime was not
+/// noted.
 struct Replica {
-    /// Its number in the home's tree.
+    /// Its node number in the home's tree.
     id: NodeId,
     path: RelPath,
     held: HeldReplica,
@@ -132,25 +133,25 @@ struct Replica {
     version: u64,
 }
 
-/// A plain file that gets another name.
+/// A plain file to be renamed.
 #[derive(Clone)]
 pub(in crate::volume) struct Move {
-    /// Its file in the home's tree, if it goes there.
+    /// The node in the home's tree, if the file becomes part of it.
     pub(in crate::volume) id: Option<NodeId>,
     pub(in crate::volume) from: RelPath,
     pub(in crate::volume) to: RelPath,
 }
 
-/// Directories that are compared.
+/// A pair of directories to be compared.
 struct Pair {
     mine: Option<NodeId>,
-    /// In the copy without own changes.
+    /// The node in the copy without own changes.
     base: Option<NodeId>,
-    /// In the home's tree; that of a directory that is about to be made there is not in it yet.
+    /// The node in the home's tree; a directory that is about to be created there is not in it yet.
     theirs: NodeId,
     is_there: bool,
     path: RelPath,
-    /// Its path in the home's tree.
+    /// The path in the home's tree.
     into: RelPath,
 }
 
@@ -164,24 +165,25 @@ struct Comparison<'c> {
     given: u64,
     /// The last number of a file of each origin that the home knows.
     drawn: BTreeMap<Origin, u64>,
-    /// Those that make directories and links come first.
+    /// Changes for the home; those that create directories and links come first.
     made: Vec<Change>,
     removals: Vec<Change>,
     files: Vec<File>,
     replicas: Vec<Replica>,
     held: Vec<(NodeId, HeldReplica)>,
     moves: Vec<Move>,
-    /// Names that are longer than a path holds.
+    /// Number of names that are longer than a path can hold.
     passed_over: u64,
     report: RestoreReport,
 }
 
 impl WriteTxn<'_> {
-    /// Compares the copy with the home's tree, which is `late`, and goes on with that. Plain files are looked at and named by
-    /// `run_as`, as their account.
+    /// Compares the copy with the home's tree, `late`, and switches to that. `run_as` examines and renames plain
+    /// files with the rights of their account.
     ///
     /// # Errors
-    /// `CatalogueFailed`, and those of the file system; nothing was changed then but for further names of plain files.
+    /// `CatalogueFailed`, and those of the file system; nothing was changed then except for additional hard links of
+    /// plain files.
     pub fn reconcile(
         &mut self,
         late: &VolumeTree,
@@ -212,7 +214,7 @@ impl WriteTxn<'_> {
         Ok(report)
     }
 
-    /// Forgets what was kept in memory of the tree that was followed before.
+    /// Drops the state in memory of the tree that was followed before.
     fn begin_again(&mut self, enlisted: Enlisted) -> Result<(), Error> {
         let pending = self.pending;
         (self.state.ids, self.state.asides) = (0..0, None);
@@ -227,7 +229,7 @@ impl WriteTxn<'_> {
 }
 
 impl Outbox {
-    /// Notes how plain files are that got other names.
+    /// Notes the stamps of plain files that were renamed.
     fn note_stamps(&self, stamps: &[(NodeId, Stamp)]) -> Result<(), Error> {
         let known = self.tree.held_of(&stamps.iter().map(|(id, _)| *id).collect::<Vec<_>>())?;
         let now = stamps.iter().filter_map(|(id, stamp)| {
@@ -237,7 +239,7 @@ impl Outbox {
         self.tree.set_held(&now.collect::<Vec<_>>())
     }
 
-    /// What was done when the home had another log the last time.
+    /// The report of the last reconciliation with a restored home.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -277,7 +279,7 @@ impl<'c> Comparison<'c> {
         self.terms.enlisted.origin.id(self.given)
     }
 
-    /// Where plain files are to be looked at.
+    /// The plain files to be examined.
     fn paths(&self) -> Vec<RelPath> {
         let replicas = self.replicas.iter().map(|replica| &replica.path);
         self.files.iter().map(|file| &file.path).chain(replicas).cloned().collect()
@@ -286,7 +288,7 @@ impl<'c> Comparison<'c> {
     fn walk(&mut self) -> Result<(), Error> {
         let (path, into) = (RelPath::root(), RelPath::root());
         let top = Pair { mine: Some(ROOT), base: Some(ROOT), theirs: ROOT, is_there: true, path, into };
-        // What a home says of directories may be a circle.
+        // A hostile home may send a cycle of directories.
         let (mut todo, mut seen) = (vec![top], HashSet::from([ROOT]));
         while let Some(pair) = todo.pop() {
             let mine = list(pair.mine, |dir, last| {
@@ -315,8 +317,8 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    /// What was answered about a name; none if that is longer than a path holds: such a name, which a home may make up, has nothing
-    /// here, and stops nothing.
+    /// The result for a name; none if its path is too long. Such a name, which a hostile home may make up, has no
+    /// plain file here and does not stop the walk.
     fn if_it_has_a_path<T>(&mut self, answer: Result<T, Error>) -> Result<Option<T>, Error> {
         match answer {
             Err(error) if matches!(error.code, Code::BadPath | Code::NameTooLong) => {
@@ -327,7 +329,7 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// One name that is seen here; gives the directories to be compared next, if it is one.
+    /// Compares one name of the view; returns the directories to be compared next, if it is a directory.
     fn compare(
         &mut self,
         pair: &Pair,
@@ -370,7 +372,8 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// A directory or link that the home does not have; gives its number and path there.
+    /// Creates a directory or link that the home does not have; returns its node and path there, if it is a
+    /// directory.
     fn make_node(
         &mut self,
         pair: &Pair,
@@ -382,7 +385,7 @@ impl<'c> Comparison<'c> {
     ) -> Result<Option<(NodeId, RelPath)>, Error> {
         let is_dir = kind == NewKind::Dir;
         if !self.terms.enlisted.writes {
-            // Its files are put aside by their paths; nothing is made in the volume.
+            // The files are put aside under their paths; nothing is created in the volume.
             let id = NodeId(0);
             return Ok(is_dir.then(|| (id, path.clone())));
         }
@@ -398,7 +401,7 @@ impl<'c> Comparison<'c> {
         Ok(is_dir.then_some((id, into)))
     }
 
-    /// The name of what has no place under its own, as the rules of the namespace give it.
+    /// The name of a conflict copy, as the rules of the namespace form it.
     fn name_beside(&self, name: &Name, changes_before: usize) -> Name {
         let number = self.first + changes_before as u64;
         let mark = format!(".conflict-{}-{number}", self.terms.enlisted.origin.0);
@@ -425,7 +428,7 @@ impl<'c> Comparison<'c> {
                     return Ok(());
                 }
                 Kind::File(now) if *their_id == id && self.is_known(now) => {
-                    // The home has what was there before, or all that was there.
+                    // The home has an earlier version, or the same one.
                     if content.version > 0 && content.version == now.version {
                         if let Some(held) = held {
                             self.hold_on(id, now, held, path);
@@ -446,11 +449,12 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    /// Goes on holding a content that the home has, too.
+    /// Keeps a replica of content that the home has, too.
     fn hold_on(&mut self, id: NodeId, now: &Content, held: HeldReplica, path: RelPath) {
         let version = now.version;
         if now.by.0 == self.terms.enlisted.origin {
-            // It stays marked as written here: it may be the only one again, and its time of change is not the plain file's.
+            // The row stays marked as written here: it may be the only replica again, and the noted ctime is not that
+            // of the plain file.
             self.held.push((id, HeldReplica { version: own_version(now.by), ..held }));
         } else if held.is_own() {
             self.replicas.push(Replica { id, path, held, version });
@@ -490,13 +494,13 @@ impl<'c> Comparison<'c> {
         is_drawn || (content.version > 0 && self.is_known(content))
     }
 
-    /// Whether a content of the home's is one that both logs have.
+    /// Whether the home's content is one that both logs have.
     fn is_known(&self, content: &Content) -> bool {
         content.version <= self.terms.until
     }
 
-    /// A name that was removed here and of which the home has not heard, or has forgotten it: it goes there, if it is what was
-    /// removed.
+    /// Repeats the removal of a name at the home, if it has not heard of the removal or has forgotten it, and the
+    /// entry is the one that was removed.
     fn remove_again(
         &mut self,
         pair: &Pair,
@@ -517,7 +521,7 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    /// Decides what becomes of each file, now that it is known which are here.
+    /// Decides on each file, now that the existing plain files are known.
     fn settle(&mut self, stamps: &HashMap<RelPath, Stamp>) {
         for Replica { id, path, held, version } in std::mem::take(&mut self.replicas) {
             let stamp = stamps.get(&path).copied().filter(|stamp| held.is_as(stamp));
@@ -528,7 +532,7 @@ impl<'c> Comparison<'c> {
         let is_there = |file: &File| stamps.get(&file.path).is_some_and(|stamp| is_here(file, stamp));
         let here: HashSet<NodeId> = files.iter().filter(|file| is_there(file)).map(|file| file.id).collect();
         for file in &mut files {
-            // What is replaced goes at the home: only if it has gone here as well, or its content is here.
+            // The replaced file is removed at the home: only if it was removed here as well, or its content is here.
             if let Fate::Replaced(seen) = &file.fate
                 && !here.contains(&seen.id)
                 && !matches!(self.pending.node(seen.id), Ok(None))
@@ -553,7 +557,7 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    /// A content for the home.
+    /// Adds the changes that give a content to the home.
     fn hand_in(
         &mut self,
         file: &File,
@@ -599,7 +603,7 @@ impl<'c> Comparison<'c> {
             }
         };
         if replaced.is_some() {
-            // If the home's was changed meanwhile, both stay.
+            // If the home's file was changed meanwhile, both stay.
             let (from, to) = (Dentry { dir: file.dir, name }, Dentry { dir: file.dir, name: own });
             self.made.push(Change::Rename { from, to, replace: true, seen: replaced, time });
         }
@@ -609,7 +613,7 @@ impl<'c> Comparison<'c> {
         Ok(())
     }
 
-    /// A content that stays here: this site may not change the volume.
+    /// Puts a content into a local folder: this site may not change the volume.
     fn put_aside(&mut self, file: &File) -> Result<(), Error> {
         let folder = format!("{KEPT}{}", self.report.at_unix);
         let to = RelPath::parse(folder.as_bytes())?.join(&file.path)?;
@@ -630,7 +634,7 @@ impl<'c> Comparison<'c> {
 }
 
 impl Fate {
-    /// What the home has in its place.
+    /// The file of the home that the local one replaces.
     fn replaced(&self) -> Option<Known> {
         match self {
             Fate::Replaced(seen) => Some(*seen),
@@ -639,7 +643,7 @@ impl Fate {
     }
 }
 
-/// How plain files are; those that are not there are left out.
+/// Stamps of plain files; those that do not exist are left out.
 fn stamps_of(plain: &LocalStore, paths: Vec<RelPath>) -> HashMap<RelPath, Stamp> {
     let look = |path: RelPath| stamp_of(plain, &path).map(|stamp| (path, stamp));
     paths.into_iter().filter_map(look).collect()
@@ -653,14 +657,14 @@ fn stamp_of(plain: &LocalStore, path: &RelPath) -> Option<Stamp> {
     }
 }
 
-/// Gives plain files their further names, so that nothing is without one whatever happens next.
+/// Adds hard links to plain files, so that every file has a name at any moment.
 pub(in crate::volume) fn link(plain: &LocalStore, moves: &[Move]) -> Result<(), Error> {
     let root = plain.root()?;
     for Move { from, to, .. } in moves {
         let (dir, name) = dir_of(plain, from)?;
         let to_dir = make_dirs(&root, &to.parent().unwrap_or_else(RelPath::root))?;
         match dir.hard_link(name, &*to_dir, to.name().unwrap_or_default()) {
-            // An earlier try that was cut off did it.
+            // An interrupted earlier attempt created the link.
             Err(error) if error.code == Code::PathExists && is_one(plain, from, to) => {}
             linked => linked?,
         }
@@ -674,7 +678,7 @@ fn is_one(plain: &LocalStore, one: &RelPath, other: &RelPath) -> bool {
     number(one).is_some_and(|ino| number(other) == Some(ino))
 }
 
-/// Takes the names that plain files had before; tells how they are then.
+/// Removes the former names of plain files; returns the stamps afterwards.
 fn unlink(plain: &LocalStore, moves: &[Move]) -> Vec<(NodeId, Stamp)> {
     for Move { from, to, .. } in moves.iter().filter(|moved| is_one(plain, &moved.from, &moved.to)) {
         let removed = dir_of(plain, from).and_then(|(dir, name)| dir.remove_file(name));
@@ -685,7 +689,7 @@ fn unlink(plain: &LocalStore, moves: &[Move]) -> Vec<(NodeId, Stamp)> {
     moves.iter().filter_map(|Move { id, to, .. }| Some(((*id)?, stamp_of(plain, to)?))).collect()
 }
 
-/// Whether two versions are the same content, as far as can be told without reading them.
+/// Whether two versions have the same content, as far as can be told without reading them.
 fn is_equal((mine, old): (&Node, &Content), (theirs, new): (&Node, &Content)) -> bool {
     old.size == new.size
         && match (old.digest, new.digest) {
@@ -694,7 +698,7 @@ fn is_equal((mine, old): (&Node, &Content), (theirs, new): (&Node, &Content)) ->
         }
 }
 
-/// Whether the plain file has the content that was seen: as it was noted, or put back with its size and time.
+/// Whether the plain file has the content of the view: as noted, or put back with its size and time.
 fn is_here(file: &File, stamp: &Stamp) -> bool {
     let is_noted = file.held.as_ref().is_some_and(|held| held.stamp == *stamp);
     is_noted || (stamp.size == file.content.size && stamp.mtime == file.attributes.mtime)

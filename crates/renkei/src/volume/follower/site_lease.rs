@@ -2,8 +2,8 @@
 //! acknowledgement of a change waits here until the home was asked, if that is necessary.
 //!
 //! Requests are sent by threads of the site (`site::site_leases`), which take them from here and note the answers.
-//! Requests of many openers that wait are coalesced. While the home is not reachable nobody waits: the site goes on
-//! with its copy, and says so.
+//! Requests of many openers that wait are coalesced. While the home is not reachable no request waits: the site goes
+//! on with its copy, and reports that.
 
 use crate::store::leases::{self, LeaseTable};
 use renkei_core::error::{Code, Error};
@@ -13,17 +13,17 @@ use renkei_core::path::SiteName;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long somebody waits for the home before it counts as not reached.
+/// Timeout of a request to the home, after which the home counts as unreachable.
 const WITHIN: Duration = Duration::from_secs(10);
-/// How long before the end of the site's read lease its mounts must hold none: their own terms end first.
+/// Time before the end of the site's read lease at which its mounts must hold no leases: their own terms end first.
 const MOUNTS_END_BEFORE: Duration = leases::TERM.saturating_add(Duration::from_millis(200));
-/// How long after the last use leases are asked for, so that a volume that nobody uses costs no messages.
+/// Time after the last use during which leases are renewed, so that an unused volume costs no messages.
 const USED_FOR: Duration = Duration::from_secs(30);
 
-/// What may be wanted of the home.
+/// A request to the home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// A copy that has all that was closed until now.
+    /// A copy with all changes that were closed until now.
     Copy,
     /// A write lease.
     WriteLease,
@@ -39,17 +39,17 @@ pub struct FollowerLease {
 
 struct State {
     lease: SiteLease,
-    /// Whether there are threads that ask.
+    /// Whether threads send the requests.
     is_served: bool,
     copy: Round,
     write_lease: Round,
-    /// Why the home cannot be asked.
+    /// The error that makes the home unreachable.
     away: Option<Error>,
     lost: Vec<SiteName>,
     used: Moment,
 }
 
-/// Questions of one kind: those that wait become one.
+/// Sequence numbers of requests of one kind, for coalescing.
 #[derive(Clone, Copy, Default)]
 struct Round {
     asked: u64,
@@ -57,7 +57,7 @@ struct Round {
 }
 
 impl FollowerLease {
-    /// None yet; `mounts` hold leases on names only while the copy may be believed.
+    /// No lease yet; `mounts` hold leases on names only while the copy may be read without asking.
     pub fn new(mounts: Arc<LeaseTable>) -> Self {
         let state = State {
             lease: SiteLease::new(TERM, IDLE),
@@ -79,10 +79,10 @@ impl FollowerLease {
         self.begun.elapsed()
     }
 
-    /// Returns when the copy has all that was closed anywhere before; tells whether the home had to be asked.
+    /// Returns when the copy has all that was closed anywhere before; returns whether the home had to be asked.
     ///
     /// # Errors
-    /// `SiteLost` names the site that is not reached: the copy is as far as it is.
+    /// `SiteLost` names a site that is unreachable: its changes may be missing in the copy.
     pub fn catch_up(&self) -> Result<bool, Error> {
         let mut state = self.state();
         if !state.is_served {
@@ -99,15 +99,15 @@ impl FollowerLease {
         }
     }
 
-    /// Returns when changes that were made here may be acknowledged: no other site believes a copy without them, or the home is
-    /// not reached and this site goes on alone.
+    /// Returns when changes made here may be acknowledged: no other site may read a copy without them, or the home is
+    /// unreachable and this site goes on alone.
     pub fn acknowledge(&self) {
         let mut state = self.state();
         let now = self.now();
         state.used = now;
         state.lease.on_changed(now);
         if state.is_served && !state.lease.may_write(now) {
-            // Who is cut off writes all the same.
+            // A site that is cut off accepts writes all the same.
             drop(self.await_home(state, Wanted::WriteLease));
         }
     }
@@ -141,14 +141,14 @@ impl FollowerLease {
         }
     }
 
-    /// The lost sites: what they closed may be missing here.
+    /// The lost sites, whose changes may be missing here.
     pub fn lost(&self) -> Vec<SiteName> {
         self.state().lost.clone()
     }
 
     // ---- for the threads that ask ---------------------------------------------------------------------------------
 
-    /// Threads ask from now on, or no more.
+    /// Tells whether threads send requests from now on.
     pub fn serve(&self, is_served: bool) {
         let mut state = self.state();
         (state.is_served, state.used) = (is_served, self.now());
@@ -156,14 +156,14 @@ impl FollowerLease {
         self.changed.notify_all();
     }
 
-    /// Whether leases are worth asking for now: somebody uses the volume, or the home waits for an answer.
+    /// Whether leases should be renewed: the volume is mounted or was used recently, or the site has a write lease.
     pub fn is_used(&self) -> bool {
         let is_mounted = self.mounts.counts().0 > 0;
         let state = self.state();
         is_mounted || state.lease.has_write_lease() || self.now() < state.used + USED_FOR
     }
 
-    /// Waits for a use, at most so long.
+    /// Waits for a use of the volume, at most `within`.
     pub fn await_use(&self, within: Duration) {
         if !self.is_used() {
             let state = self.state();
@@ -171,7 +171,7 @@ impl FollowerLease {
         }
     }
 
-    /// Waits until something of a kind is wanted, at most so long; gives what [`FollowerLease::on_done`] wants.
+    /// Waits for a request of a kind, at most `within`; returns its number for [`FollowerLease::on_done`].
     pub fn await_wanted(&self, wanted: Wanted, within: Duration) -> Option<u64> {
         let is_idle = |state: &mut State| state.is_served && state.round(wanted).is_idle();
         let waited = self.changed.wait_timeout_while(self.state(), within, is_idle);
@@ -180,14 +180,15 @@ impl FollowerLease {
         (!round.is_idle()).then_some(round.asked)
     }
 
-    /// What was wanted up to there is so.
+    /// Answers the requests up to a number.
     pub fn on_done(&self, wanted: Wanted, asked: u64) {
         self.on_reached();
         self.state().round(wanted).done = asked;
         self.changed.notify_all();
     }
 
-    /// The home answers again. While it did not, mounts believed what is here; before anybody waits again for the home, none does.
+    /// The home is reachable again. Mounts used the copy while it was not; their leases are suspended before any
+    /// request waits for the home again.
     fn on_reached(&self) {
         if self.state().away.is_some() {
             self.mounts.suspend(true);
@@ -195,18 +196,18 @@ impl FollowerLease {
         }
     }
 
-    /// A moment, by the clock of the leases.
+    /// The current time of the clock of the leases.
     pub fn moment(&self) -> Moment {
         self.now()
     }
 
-    /// What to ask the home, and the moment of that.
+    /// The next request to the home, and its time.
     pub fn ask(&self, seq: u64, is_handed_in: bool) -> (LeaseAsk, Moment) {
         let now = self.now();
         (self.state().lease.ask(seq, is_handed_in, now), now)
     }
 
-    /// The home's answer; what is to be done before it is asked again.
+    /// Takes the home's answer; returns the duties to be done before the next request.
     pub fn on_given(&self, asked: Moment, given: &LeaseGiven, lost: Vec<SiteName>) -> LeaseDuty {
         self.on_reached();
         let duty = {
@@ -222,30 +223,30 @@ impl FollowerLease {
         LeaseDuty { revoke: None, ..duty }
     }
 
-    /// What other sites said is lost, by an answer to an opener.
+    /// Takes the lost sites from an answer to an opener.
     pub fn on_caught_up(&self, lost: Vec<SiteName>) {
         self.state().lost = lost;
     }
 
-    /// All that the flush asked for is handed in.
+    /// All changes that the flush asked for are handed in.
     pub fn on_flushed(&self, number: u64) {
         self.state().lease.on_flushed(number);
     }
 
-    /// The write lease is there; tells whether it is good yet.
+    /// Notes an acquired write lease; returns whether it is still valid.
     pub fn on_acquired(&self, asked: Moment, epoch: u64) -> bool {
         let mut state = self.state();
         state.lease.on_acquired(asked, epoch);
         state.lease.may_write(self.now())
     }
 
-    /// The home cannot be asked.
+    /// Notes that the home is unreachable.
     pub fn on_away(&self, error: &Error) {
         self.state().away = Some(error.clone());
         self.changed.notify_all();
     }
 
-    /// Mounts hold leases as long as the copy may be believed for longer than their terms last, or nobody can be asked.
+    /// Suspends the leases of mounts unless the site's read lease outlasts them, or the home is unreachable.
     pub fn suspend_mounts(&self) {
         let is_suspended = {
             let state = self.state();

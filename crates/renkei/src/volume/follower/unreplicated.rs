@@ -9,42 +9,42 @@ use renkei_core::namespace::{Change, Dentry, NewKind, NodeId};
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
 
-/// Changes and files that are listed at most; all are counted.
+/// Changes and files listed at most; all are counted.
 pub const MOST_LISTED: usize = 10_000;
 /// Changes read from the database at once.
 const PAGE: usize = 4096;
 
-/// What only this site has of a volume.
+/// Content of a volume that only this site has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreplicated {
-    /// Changes that the home does not have.
+    /// Changes that the home has not ordered.
     pub changes: u64,
-    /// Files that were written here and of which the home has the name and not the content.
+    /// Files written here of which the home has the name and not the content.
     pub files: u64,
     /// Whether the home was not reached: it may have the content of these files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_home_away: bool,
-    /// All of these, in the order in which they were made; the first of them, if there are very many.
+    /// The changes and files in the order in which they were made; only the first ones, if there are very many.
     pub items: Vec<Item>,
 }
 
-/// One of them.
+/// An unreplicated change or file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// What was done: `write 2026/x.bam`.
+    /// Description of the change: `write 2026/x.bam`.
     pub change: String,
-    /// The plain file that has the content, if there is one.
+    /// The plain file with the content, if there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub file: Option<String>,
 }
 
 impl Unreplicated {
-    /// Whether there is nothing.
+    /// Whether nothing is unreplicated.
     pub fn is_empty(&self) -> bool {
         self.changes == 0 && self.files == 0
     }
 
-    /// A file whose content the home does not have.
+    /// Adds a file whose content the home does not have.
     pub fn add_file(&mut self, path: &RelPath, plain: impl FnOnce(&RelPath) -> String) {
         self.files += 1;
         if self.items.len() < MOST_LISTED {
@@ -52,7 +52,7 @@ impl Unreplicated {
         }
     }
 
-    /// How much it is, for people.
+    /// A summary for people.
     pub fn told(&self) -> String {
         let changes = || match self.changes {
             1 => "1 change made here waits for the home".into(),
@@ -77,7 +77,7 @@ impl Unreplicated {
 }
 
 impl Outbox {
-    /// The changes that wait for the home; `plain` names the plain file of a path.
+    /// The changes in the outbox; `plain` gives the plain file of a path.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -96,7 +96,7 @@ impl Outbox {
         }
     }
 
-    /// Where the content is that a change wrote.
+    /// The path of the content that a change wrote.
     fn path_written(&self, change: &Change) -> Result<Option<RelPath>, Error> {
         let id = match change {
             Change::Make { id, kind: NewKind::Content { .. } | NewKind::File, .. } => *id,
@@ -106,7 +106,7 @@ impl Outbox {
         self.first_path(id)
     }
 
-    /// One of the paths of a file, as it is seen here.
+    /// One of the paths of a file in the view of this site.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -115,7 +115,7 @@ impl Outbox {
         spots.first().map_or(Ok(None), |at| self.path_of(at))
     }
 
-    /// A change, for people.
+    /// A description of a change for people.
     pub(in crate::volume) fn describe(&self, change: &Change) -> String {
         let path = |at: &Dentry| match self.path_of(at) {
             Ok(Some(path)) => path.to_string(),

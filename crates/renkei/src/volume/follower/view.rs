@@ -1,5 +1,5 @@
 //! The view of a followed volume as a store: names and metadata from the copy of the catalogue, content from plain
-//! files of this site where it holds the version that is asked for, else from a site that does.
+//! files of this site if it holds the requested version, else from a site that does.
 //!
 //! Own changes that the home has not ordered yet lie over the copy (`outbox`); they are made in `write_ops`. Guarantee:
 //! no request for names and metadata leaves the site.
@@ -25,19 +25,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Names read from the catalogue at once.
 const PAGE: usize = 1000;
-/// Nodes that came with names and were not asked for yet, kept at most.
+/// Largest number of cached nodes of a listing.
 const MAX_SEEN: usize = 16 * PAGE;
-/// How often the home is asked for more room: what it says may be for somebody else who waits.
+/// Requests to the home for more quota: another writer that waits may use up the first grant.
 const ASK_ROOM: u32 = 2;
-/// Links followed on the way to one directory, as Linux has it.
+/// Symbolic links followed on the way to one directory, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Opens a file's content wherever it is.
+/// Opens the content of a file at a site that holds it.
 pub trait Fetch: Send + Sync {
-    /// Opens this version, which says that it is as `stamp`; or another one, which says what it is.
+    /// Opens this version, which is shown with `stamp`; if the site has another version, the opened file tells which.
     ///
     /// # Errors
-    /// Why no site that has it can be asked.
+    /// The error, if no site with the version can be reached.
     fn open(
         &self,
         path: &RelPath,
@@ -46,20 +46,20 @@ pub trait Fetch: Send + Sync {
         stamp: Stamp,
     ) -> Result<Box<dyn ReadFile>, Error>;
 
-    /// The room in the volume, as its home told it last.
+    /// The space in the volume, as the home reported it last.
     fn space(&self) -> Space;
 }
 
-/// A followed volume, for one asker.
+/// A followed volume as a store.
 #[derive(Clone)]
 pub struct FollowedStore(Arc<Followed>);
 
-/// With what somebody may change a followed volume.
+/// The means to write a followed volume.
 #[derive(Clone)]
 pub struct Writer {
-    /// Where its plain files are.
+    /// The plain files of this site.
     pub plain: Arc<LocalStore>,
-    /// Whose new files are, by name.
+    /// Owner of new files, by name.
     pub owner: String,
     /// The group of new files.
     pub group: String,
@@ -68,18 +68,18 @@ pub struct Writer {
 #[derive(Clone)]
 pub(in crate::volume) struct Followed {
     pub(in crate::volume) pending: Arc<Outbox>,
-    /// The same for all directories of the volume, and no device's.
+    /// Device number of all directories of the volume; no real device has it.
     device: u64,
     fetch: Arc<dyn Fetch>,
-    /// Where it is written, too.
+    /// The home, where the volume can be written.
     home: String,
     writer: Option<Writer>,
-    /// For whom it is open, if he holds leases.
+    /// The lease holder for whom it is open, if any.
     pub(in crate::volume) holder: Option<HolderId>,
 }
 
 impl FollowedStore {
-    /// A volume whose home is at `home`; without a writer it is only read.
+    /// The store of a volume whose home is `home`; without a writer it is read-only.
     pub fn new(
         pending: Arc<Outbox>,
         id: &[u8; 16],
@@ -98,7 +98,7 @@ impl FollowedStore {
 }
 
 impl Followed {
-    /// Returns when what was changed is stored, and all know it who hold leases.
+    /// Returns when the changes are stored, and no lease allows reading an older state.
     fn flush(&self) -> Result<(), Error> {
         self.pending.flush()?;
         self.settle();
@@ -110,7 +110,7 @@ impl Followed {
         self.pending.own_lease().acknowledge();
     }
 
-    /// Brings in what a PoP that was killed left: writers whose answers were lost look whether their versions are there.
+    /// Recovers the changes of a killed PoP: a client whose answer was lost looks for its version.
     fn recover(&self) {
         let Some(writer) = self.writer.as_ref().filter(|_| self.pending.has_left.load(Ordering::Acquire))
         else {
@@ -232,12 +232,12 @@ fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     names.map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
 }
 
-/// What a file shows as long as it has this content.
+/// The stamp under which a file is shown as long as it has this content.
 pub fn stamp(id: NodeId, content: &Content, mtime: FileTime) -> Stamp {
     Stamp::of_version(id.0, content.size, mtime, (content.by.0.0, content.by.1))
 }
 
-/// Whether what a file showed is this content, whatever became of its times since.
+/// Whether a stamp was shown for this content, whatever its modification time is now.
 pub(in crate::volume) fn is_shown(seen: &Stamp, id: NodeId, content: &Content) -> bool {
     seen.size == content.size && *seen == stamp(id, content, seen.mtime)
 }
@@ -246,20 +246,20 @@ type Seen = HashMap<Vec<u8>, (NodeId, Node)>;
 
 pub(in crate::volume) struct FollowedDir {
     pub(in crate::volume) volume: Arc<Followed>,
-    /// The node when it was opened.
+    /// The node at the time of the open.
     opened: NodeId,
-    /// As it was asked for.
+    /// The path as requested.
     pub(in crate::volume) path: RelPath,
-    /// Without links, as the names were when it was opened.
+    /// The path without symbolic links, at the time of the open.
     pub(in crate::volume) real: RelPath,
-    /// The directory of the plain files, once it was needed.
+    /// The directory of plain files, once it was needed.
     pub(in crate::volume) plain: OnceLock<Arc<dyn Dir>>,
-    /// What a listing told beside the names: whoever lists mostly asks for each entry next.
+    /// Nodes that came with a listing: most clients ask for each entry after it (readdirplus).
     seen: Arc<Mutex<Seen>>,
 }
 
 impl FollowedDir {
-    /// Which node it is now.
+    /// The node now, if the directory was merged into another one.
     pub(in crate::volume) fn id(&self) -> NodeId {
         self.volume.pending.meant(self.opened)
     }
@@ -273,7 +273,7 @@ impl FollowedDir {
         FollowedStore(self.volume.clone()).open(id, path, real)
     }
 
-    /// With what it may be changed.
+    /// The means to write this volume, or an error if it is read-only.
     pub(in crate::volume) fn writer(&self, op: &str, name: &[u8]) -> Result<&Writer, Error> {
         self.volume.writer.as_ref().ok_or_else(|| {
             let cause = format!("it is followed here; change it at its home, {}", self.volume.home);
@@ -291,13 +291,13 @@ impl FollowedDir {
         })
     }
 
-    /// The plain directory for a temporary name, where something may be written.
+    /// The plain directory for a temporary name, if this site may write.
     fn of_temp(&self, name: &[u8]) -> Option<Arc<dyn Dir>> {
         let writer = self.volume.writer.as_ref().filter(|_| is_temp_name(name))?;
         self.plain_dir(writer).ok()
     }
 
-    /// What a listing told of a name is out of date.
+    /// Drops the cached node of a name.
     fn unsee(&self, name: &[u8]) {
         self.seen.lock().expect("no thread panics while it holds the lock").remove(name);
     }
@@ -345,7 +345,7 @@ impl FollowedDir {
         }
     }
 
-    /// Does what may find no room under the limits of the volume, once more after the home was heard.
+    /// Retries work that exceeds the quota when the home has granted more.
     fn with_room<T>(&self, name: &[u8], work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let is_over = |error: &Error| error.code == Code::QuotaExceeded;
         let mut done = work();
@@ -401,7 +401,7 @@ impl Dir for FollowedDir {
         let names = Names { volume, dir: self.id(), seen, page, last: None, over: false };
         let writer = self.volume.writer.as_ref();
         match writer.and_then(|writer| self.plain_if_there(writer)) {
-            // Whoever writes finds what an earlier run left.
+            // A writer also sees the temporary files that an earlier run left.
             Some(plain) => {
                 let is_temp = |listed: &Result<Listed, Error>| {
                     listed.as_ref().is_ok_and(|listed| is_temp_name(&listed.name))
@@ -544,7 +544,7 @@ impl Dir for FollowedDir {
     }
 }
 
-/// The names of a directory, page by page.
+/// Iterator over the names of a directory, page by page.
 struct Names {
     volume: Arc<Followed>,
     dir: NodeId,

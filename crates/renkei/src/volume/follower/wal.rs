@@ -19,36 +19,36 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Bytes after which it is written anew with what is left.
+/// Size after which the file is rewritten with the remaining entries.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Something that was done, or was about to be.
+/// An entry of the log, written before the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::volume) enum WalRecord {
-    /// Changes were made, with what is known of plain files since, and how one sees that it was done.
+    /// Changes, the replica rows after them, and the sign by which recovery sees that the plain file was changed.
     Made(Vec<SequencedChange>, Vec<(NodeId, Option<HeldReplica>)>, Option<Sign>),
-    /// Those from a number on could not be done.
+    /// Changes from this number on failed and were not made.
     Undone(u64),
-    /// Records are about to be stored by which these may get other places.
+    /// Records are about to be stored that may move these plain files.
     Follows(Vec<Found>),
-    /// They have them.
+    /// The plain files of such records are moved.
     Followed,
-    /// Content that was put aside is about to get a place again.
+    /// Content in limbo is about to be moved to a path.
     Back(RelPath, Parted),
 }
 
-/// How one sees that a plain file was changed.
+/// The state of a plain file that shows that an operation was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::volume) enum Sign {
-    /// Something of this inode number has this name; of any, if it is 0.
+    /// The name exists with this inode number; with any, if that is 0.
     Wrote(RelPath, u64),
-    /// Nothing has this name.
+    /// The name does not exist.
     Gone(RelPath),
-    /// It has this time.
+    /// The file has this time.
     Dated(RelPath, FileTime),
 }
 
-/// The journal of one volume.
+/// The write-ahead log of one volume.
 pub(in crate::volume) struct Wal {
     path: PathBuf,
     file: File,
@@ -56,7 +56,7 @@ pub(in crate::volume) struct Wal {
 }
 
 impl Wal {
-    /// Opens it, with what a PoP that was killed left there.
+    /// Opens the log, with the entries that a killed PoP left.
     ///
     /// # Errors
     /// Those of the file system.
@@ -73,7 +73,7 @@ impl Wal {
         Ok((Wal { path: path.into(), file, bytes: whole }, found))
     }
 
-    /// Notes what is about to be done.
+    /// Appends an entry before its operation.
     ///
     /// # Errors
     /// Those of the file system.
@@ -81,7 +81,7 @@ impl Wal {
         self.append(&line(did))
     }
 
-    /// Forgets all but what is `left`, unless that is hardly worth it.
+    /// Truncates the log to the entries that are `left`, unless the gain is small.
     ///
     /// # Errors
     /// Those of the file system.
@@ -103,7 +103,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Puts a file with these lines in its place: a kill or a full disk leaves the old one or the new one.
+    /// Replaces the file by one with these entries, atomically: a kill or a full disk leaves the old one or the new
+    /// one.
     fn replace(&mut self, lines: &[u8]) -> io::Result<()> {
         let new = self.path.with_extension("unkept.new");
         let file = File::options().write(true).create(true).truncate(true).open(&new)?;
@@ -113,7 +114,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Appends whole lines, or nothing: a part of one would hide all that come after it.
+    /// Appends whole entries, or nothing: a torn entry would hide all later ones.
     fn append(&mut self, lines: &[u8]) -> Result<(), Error> {
         let written = append_whole(&self.file, self.bytes, lines);
         self.bytes = written.map_err(|error| file_error("write", &self.path, &error))?;
@@ -127,7 +128,8 @@ fn line(did: &WalRecord) -> Vec<u8> {
     [&length.to_be_bytes()[..], &body].concat()
 }
 
-/// The whole lines, and how many bytes come after them: the last one may have been cut off by the kill, before anything was done.
+/// The whole entries, and the number of bytes after them: the last entry may be torn by the kill, before its
+/// operation.
 fn read(mut bytes: &[u8]) -> (Vec<WalRecord>, usize) {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -154,12 +156,12 @@ mod tests {
         assert!(before.is_empty());
         dids.iter().for_each(|did| unkept.note(did).unwrap());
         assert_eq!(Wal::open(&path).unwrap().1, dids);
-        // In the middle of the last one.
+        // Torn in the middle of the last entry.
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
         let (mut unkept, found) = Wal::open(&path).unwrap();
         assert_eq!(found, dids[..2]);
-        // The part of it does not hide what comes next.
+        // The torn part does not hide the next entry.
         unkept.note(&dids[0]).unwrap();
         assert_eq!(Wal::open(&path).unwrap().1, [&dids[..2], &dids[..1]].concat());
         unkept.keep_only(std::iter::empty()).unwrap();
@@ -185,7 +187,7 @@ mod tests {
         let large = WalRecord::Made(Vec::new(), vec![(ROOT, None); MOST_BYTES as usize], None);
         let (mut unkept, _) = Wal::open(&path).unwrap();
         [&large, &WalRecord::Followed].into_iter().for_each(|did| unkept.note(did).unwrap());
-        // Where the new file cannot be made the old one stays, and is gone on with.
+        // If the new file cannot be created, the old one stays and is appended to.
         std::fs::create_dir(path.with_extension("unkept.new")).unwrap();
         assert!(unkept.keep_only([WalRecord::Undone(1)].into_iter()).is_err());
         unkept.note(&WalRecord::Undone(2)).unwrap();

@@ -22,24 +22,24 @@ use renkei_core::path::RelPath;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bits of a mode that mkdir takes away, whatever the process has.
+/// Bits of a mode that mkdir clears, whatever umask the process has.
 const UMASK: u32 = 0o022;
-/// What the account needs in a directory of plain files.
+/// Mode bits that the account needs in a directory of plain files.
 const OWNER_ALL: u32 = 0o700;
 
-/// Names beside a taken one that are tried.
+/// Alternative names tried for a conflict copy.
 const MAX_BESIDE: u32 = 1000;
 
-/// What may have the name that something is published under.
+/// The existing file that a publish may replace.
 #[derive(Clone, Copy)]
 pub(in crate::volume) enum Over {
     Nothing,
     Any,
-    /// A version of this site, or the one that the writer has seen.
+    /// A version of this site, or the version that the writer has seen.
     Seen(Stamp),
 }
 
-/// What is known of plain files after a change.
+/// Replica rows after a change.
 pub(in crate::volume) type HeldNow = Vec<(NodeId, Option<HeldReplica>)>;
 
 pub(in crate::volume) fn now() -> FileTime {
@@ -47,7 +47,7 @@ pub(in crate::volume) fn now() -> FileTime {
     FileTime { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
 }
 
-/// A step of which it does not matter whether there was anything to do.
+/// Treats a missing file as success.
 pub(in crate::volume) fn if_there(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(error) if !matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Err(error),
@@ -56,7 +56,7 @@ pub(in crate::volume) fn if_there(done: Result<(), Error>) -> Result<(), Error> 
 }
 
 impl Writer {
-    /// What a new node has.
+    /// Attributes of a new node.
     pub(in crate::volume) fn attributes(&self, mode: u32, mtime: FileTime) -> Attributes {
         Attributes { mode: mode & 0o7777, owner: self.owner.clone(), group: self.group.clone(), mtime }
     }
@@ -72,7 +72,7 @@ impl FollowedDir {
         found.ok_or_else(|| Error::new(Code::PathNotFound, op, shown(&self.path, name), ""))
     }
 
-    /// The directory of the plain files, made if it is missing.
+    /// The directory of plain files, created if it is missing.
     pub(in crate::volume) fn plain_dir(&self, writer: &Writer) -> Result<Arc<dyn Dir>, Error> {
         if let Some(dir) = self.plain.get() {
             return Ok(dir.clone());
@@ -83,13 +83,13 @@ impl FollowedDir {
         Ok(self.plain.get_or_init(|| dir).clone())
     }
 
-    /// The same, if it is there.
+    /// The same, if it exists.
     pub(in crate::volume) fn plain_if_there(&self, writer: &Writer) -> Option<Arc<dyn Dir>> {
         let open = || writer.plain.root()?.descend(&self.real_now()?);
         self.plain.get().cloned().or_else(|| open().ok())
     }
 
-    /// Its path without links, as the names are now.
+    /// The path without symbolic links, by the current names.
     pub(in crate::volume) fn real_now(&self) -> Result<RelPath, Error> {
         let pending = &self.volume.pending;
         let mut id = ROOT;
@@ -108,14 +108,14 @@ impl FollowedDir {
         pending.path_of(&Dentry { dir: parent, name })?.ok_or_else(gone)
     }
 
-    /// Takes the turn, after what a PoP that was killed left is done.
+    /// Takes the write lock and recovers the changes of a killed PoP.
     fn turn(&self, writer: &Writer) -> Result<WriteTxn<'_>, Error> {
         let mut turn = WriteTxn { by: self.volume.holder, ..self.volume.pending.turn() };
         recover_left(&mut turn, writer)?;
         Ok(turn)
     }
 
-    /// Gives what was written under a temporary name its own, or one beside it.
+    /// Publishes a temporary file under its name, or under that of a conflict copy.
     pub(in crate::volume) fn publish(
         &self,
         temp: &[u8],
@@ -140,7 +140,7 @@ impl FollowedDir {
             return Ok(Replaced::default());
         }
         let leaving = match (&there, alias) {
-            // It is the same file in a new version.
+            // A new version of the same file.
             (Some((_, node)), None) if is_file(node) => None,
             _ => turn.leaving(writer, &there, Some(to_plain.clone()), name)?,
         };
@@ -155,7 +155,7 @@ impl FollowedDir {
         let work = Work { sign, held: fresh.held, dirs: vec![to_plain.clone()] };
         let put = || put_in_place(&*plain, temp, &*to_plain, name, alias.is_some());
         turn.make_without(leaving, fresh.changes, work, |_| put())?;
-        // As long as this one has the turn it is its own version that has the name.
+        // While the write lock is held, the name has this version.
         let stamp = match self.volume.pending.child(&to.spot(name))? {
             Some((id, Node { kind: Kind::File(content), attributes, .. })) => {
                 Some(version_stamp(id, &content, attributes.mtime))
@@ -165,7 +165,7 @@ impl FollowedDir {
         Ok(Replaced { stamp, beside })
     }
 
-    /// The name that a new version gets instead of the file's: another site's version came there that its writer has not seen.
+    /// The name of the conflict copy, if another site's version came in that the writer has not seen.
     fn place_of_version(
         &self,
         turn: &WriteTxn<'_>,
@@ -203,14 +203,14 @@ impl FollowedDir {
         let (id, attributes) = (turn.draw()?, writer.attributes(mode & !UMASK, now()));
         let made = Change::Make { id, at: self.spot(name), kind: NewKind::Dir, attributes, keep_both: true };
         if let Some(holder) = self.volume.holder {
-            // Before anybody can make something in it.
+            // Before any entry can be created in it.
             self.volume.pending.leases().hold_made(holder, id.0, || true);
         }
         let made = turn.make(vec![made], Work::default(), |_| Ok(()));
         made.map_err(|error| self.about("make directory", name, error))
     }
 
-    /// Makes a symbolic link, or under a temporary name the beginning of one.
+    /// Creates a symbolic link; under a temporary name only the plain one.
     pub(in crate::volume) fn make_symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error> {
         let writer = self.writer("make link", name)?;
         let plain = self.plain_dir(writer)?;
@@ -223,14 +223,14 @@ impl FollowedDir {
         let made = Change::Make { id, at: self.spot(name), kind, attributes, keep_both: true };
         let work = Work { dirs: vec![plain.clone()], ..Work::default() };
         let made = turn.make(vec![made], work, |_| {
-            // What has the name is in no catalogue.
+            // A plain entry of that name is not in the catalogue.
             if_there(plain.remove_file(name))?;
             plain.symlink(target, name)
         });
         made.map_err(|error| self.about("make link", name, error))
     }
 
-    /// Gives a file one more name.
+    /// Adds a hard link to a file.
     pub(in crate::volume) fn make_link(
         &self,
         name: &[u8],
@@ -263,7 +263,7 @@ impl FollowedDir {
         made.map_err(|error| self.about("make link", to_name, error))
     }
 
-    /// Removes a file or link.
+    /// Removes a file or symbolic link.
     pub(in crate::volume) fn remove(&self, name: &[u8]) -> Result<(), Error> {
         let writer = self.writer("remove", name)?;
         if is_temp_name(name) {
@@ -291,7 +291,7 @@ impl FollowedDir {
         let mut turn = self.turn(writer)?;
         let change = Change::RemoveDir { at: self.spot(name), time: now() };
         let made = turn.make(vec![change], Work::default(), |_| {
-            // What else is in the plain directory is not the volume's, and stays.
+            // Other entries of the plain directory are not of the volume, and stay.
             let removed = plain.map_or(Ok(()), |plain| plain.remove_dir(name));
             removed.unwrap_or_else(|error| tracing::debug!(%error, "a plain directory could not be removed"));
             Ok(())
@@ -299,7 +299,7 @@ impl FollowedDir {
         made.map_err(|error| self.about("remove", name, error))
     }
 
-    /// Gives something another name.
+    /// Renames an entry.
     pub(in crate::volume) fn move_to(
         &self,
         name: &[u8],
@@ -331,7 +331,7 @@ impl FollowedDir {
         made.map_err(|error| self.about("rename", name, error))
     }
 
-    /// Gives a name other metadata.
+    /// Sets the metadata of a name.
     pub(in crate::volume) fn set_meta_of(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error> {
         let writer = self.writer("set metadata", name)?;
         if is_temp_name(name) {
@@ -365,7 +365,7 @@ impl FollowedDir {
         Ok(Vec::new())
     }
 
-    /// Gives this directory other metadata.
+    /// Sets the metadata of this directory.
     pub(in crate::volume) fn set_meta_here(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         let writer = self.writer("set metadata", b"")?;
         let plain = self.plain_if_there(writer);
@@ -387,12 +387,12 @@ impl FollowedDir {
     }
 }
 
-/// What a plain directory gets of new metadata; its account can always work in it.
+/// The metadata of a plain directory; its account always has full access.
 pub(in crate::volume) fn of_plain_dir(meta: &Meta) -> Meta {
     Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() }
 }
 
-/// Gives the plain file of a new version its name.
+/// Renames the plain file of a new version to its name.
 fn put_in_place(
     plain: &dyn Dir,
     temp: &[u8],
@@ -402,7 +402,7 @@ fn put_in_place(
 ) -> Result<(), Error> {
     match plain.rename(temp, to, name) {
         Err(error) if error.code == Code::PathNotFound && is_alias => if_there(to.remove_file(name)),
-        // A directory of which the volume knows nothing.
+        // A plain directory that the volume does not know.
         Err(error) if error.code == Code::IsADirectory => {
             to.remove_dir(name)?;
             plain.rename(temp, to, name)
@@ -411,7 +411,7 @@ fn put_in_place(
     }
 }
 
-/// Renames a plain file or directory, if there is one; what has the name goes in any case.
+/// Renames a plain file or directory, if it exists; an existing target is removed in any case.
 fn move_plain(
     writer: &Writer,
     plain: Option<&dyn Dir>,
@@ -427,7 +427,7 @@ fn move_plain(
     }
 }
 
-/// Attributes with metadata that somebody wants; nobody can give a file away here.
+/// Attributes with new metadata; the owner and group do not change.
 fn with(attributes: &Attributes, meta: &Meta) -> Attributes {
     Attributes { mode: meta.mode & 0o7777, mtime: meta.mtime, ..attributes.clone() }
 }
@@ -439,14 +439,14 @@ pub(in crate::volume) fn stamp(entry: &Entry) -> Stamp {
     }
 }
 
-/// Changes by which a plain file becomes one of the volume.
+/// The changes that make a plain file part of the volume.
 pub(in crate::volume) struct Fresh {
     pub(in crate::volume) changes: Vec<Change>,
     pub(in crate::volume) held: HeldNow,
 }
 
 impl Fresh {
-    /// One more name of a file that is there.
+    /// A further name of an existing file.
     fn link(id: NodeId, at: Dentry, there: Option<(NodeId, Node)>) -> Result<Self, Error> {
         let mut fresh = Fresh { changes: Vec::new(), held: Vec::new() };
         fresh.make_room(&at, there)?;
@@ -454,7 +454,7 @@ impl Fresh {
         Ok(fresh)
     }
 
-    /// A file or symbolic link as it lies there.
+    /// A plain file or symbolic link.
     pub(in crate::volume) fn of(
         turn: &mut WriteTxn<'_>,
         writer: &Writer,
@@ -485,7 +485,7 @@ impl Fresh {
         Ok(fresh)
     }
 
-    /// What has the name goes.
+    /// Removes the existing entry of the name.
     fn make_room(&mut self, at: &Dentry, there: Option<(NodeId, Node)>) -> Result<(), Error> {
         let Some((id, node)) = there else { return Ok(()) };
         if node.is_dir() {

@@ -19,38 +19,38 @@ use std::sync::{Arc, MutexGuard};
 /// Node numbers drawn at once.
 const DRAW: u64 = 1024;
 
-/// What is to be done beside changing the tree.
+/// The work of a change beside the tree.
 #[derive(Default)]
 pub(in crate::volume) struct Work {
-    /// How one sees that it was done to plain files.
+    /// The sign by which recovery sees that plain files were changed.
     pub(in crate::volume) sign: Option<Sign>,
-    /// What is known of plain files then.
+    /// Replica rows after the change.
     pub(in crate::volume) held: HeldNow,
-    /// The directories in which it happens.
+    /// Directories of plain files in which names change.
     pub(in crate::volume) dirs: Vec<Arc<dyn Dir>>,
 }
 
-/// The turn to change something.
+/// A write transaction: the holder of the write lock.
 pub struct WriteTxn<'p> {
     pub(in crate::volume) pending: &'p Outbox,
     pub(in crate::volume) state: MutexGuard<'p, State>,
-    /// Who changes something, if he holds leases.
+    /// The lease holder that makes the change, if any.
     pub(in crate::volume) by: Option<HolderId>,
 }
 
 impl WriteTxn<'_> {
-    /// The number that the next change will have.
+    /// The number of the next change.
     pub(in crate::volume) fn next_number(&self) -> Result<u64, Error> {
         let seen = self.pending.seen();
         seen.follower.as_ref().map(|follower| follower.number() + 1).ok_or_else(unknown)
     }
 
-    /// Whose changes these are.
+    /// The origin of this site's changes.
     pub(in crate::volume) fn origin(&self) -> Result<Origin, Error> {
         self.pending.seen().follower.as_ref().map(Follower::origin).ok_or_else(unknown)
     }
 
-    /// A new node's number.
+    /// Draws the number of a new node.
     pub(in crate::volume) fn draw(&mut self) -> Result<NodeId, Error> {
         let origin = self.origin()?;
         if self.state.ids.is_empty() {
@@ -59,7 +59,7 @@ impl WriteTxn<'_> {
         Ok(origin.id(self.state.ids.next().unwrap_or_default()))
     }
 
-    /// Where content of a file goes if it loses its place.
+    /// The node that gets the content of a file in case of a conflict.
     pub(in crate::volume) fn beside(&mut self, id: NodeId) -> Result<NodeId, Error> {
         if let Some(beside) = self.state.beside.get(&id) {
             return Ok(*beside);
@@ -69,11 +69,11 @@ impl WriteTxn<'_> {
         Ok(beside)
     }
 
-    /// Makes changes, in this order, one right after the other: decides them, does with plain files what `plain` does, which may
-    /// know better what is held then, and shows them. They are stored soon.
+    /// Makes changes, in this order and with consecutive numbers: decides them, runs `plain` on the plain files,
+    /// which may correct the replica rows, and shows them. They are stored soon.
     ///
     /// # Errors
-    /// Why they cannot be made, or those of `plain`; nothing was changed then.
+    /// The reason why they cannot be made, or the error of `plain`; nothing was changed then.
     pub(in crate::volume) fn make(
         &mut self,
         changes: Vec<Change>,
@@ -106,7 +106,7 @@ impl WriteTxn<'_> {
             seen.held.extend(held.iter().map(|(id, held)| (*id, (held.clone(), last))));
             seen.note_time(last);
         });
-        // Looked at after it is shown: whoever holds something from now on sees it.
+        // After the change is shown: a lease that is given later already covers it.
         if self.pending.leases.is_held() {
             let (told, leases) = (self.pending.told(&news), &self.pending.leases);
             match news.is_anywhere {
@@ -121,7 +121,7 @@ impl WriteTxn<'_> {
         Ok(())
     }
 
-    /// Notes what is held, without a change, once the names in some directories of plain files are on the disk.
+    /// Notes replica rows without a change; they are stored after these directories of plain files are synced.
     ///
     /// # Errors
     /// Those of the file system.
@@ -132,7 +132,7 @@ impl WriteTxn<'_> {
         Ok(())
     }
 
-    /// Shows what is held since something was done, and has all of it stored.
+    /// Shows the replica rows of work that was done, and queues it for storing.
     pub(in crate::volume) fn store_soon(&self, items: Vec<Item>) {
         let mut progress = lock(&self.pending.progress);
         let made = progress.made;
@@ -144,22 +144,22 @@ impl WriteTxn<'_> {
         self.pending.moved.notify_all();
     }
 
-    /// What is held of a version that a change of this site made.
+    /// The version in the replica row for a change of this site.
     pub(in crate::volume) fn own(&self, number: u64) -> Result<u64, Error> {
         Ok(own_version((self.origin()?, number)))
     }
 
-    /// Has a temporary name stand for a file that is there.
+    /// Makes a temporary name stand for an existing file.
     pub(in crate::volume) fn set_alias(&mut self, temp: &[u8], id: NodeId) {
         self.state.aliases.insert(temp.to_vec(), id);
     }
 
-    /// The file for which a temporary name stood.
+    /// Takes the file for which a temporary name stands.
     pub(in crate::volume) fn take_alias(&mut self, temp: &[u8]) -> Option<NodeId> {
         self.state.aliases.remove(temp)
     }
 
-    /// Notes what may get another place by records that are about to be stored.
+    /// Logs the plain files that may move by records that are about to be stored.
     ///
     /// # Errors
     /// Those of the file system.
@@ -167,7 +167,7 @@ impl WriteTxn<'_> {
         if found.is_empty() { Ok(()) } else { self.state.unkept.note(&WalRecord::Follows(found.to_vec())) }
     }
 
-    /// It has it.
+    /// Logs that the plain files of stored records are moved.
     ///
     /// # Errors
     /// Those of the file system.
@@ -182,18 +182,17 @@ impl WriteTxn<'_> {
 
     // ---- records -----------------------------------------------------------------------------------------------------
 
-    /// Whether records do here what is seen already.
+    /// Whether the effects of these records are in the view already.
     pub(in crate::volume) fn expects(&self, records: &[Record]) -> bool {
         self.pending.seen().follower.as_ref().is_some_and(|follower| follower.expects(records))
     }
 
-    /// Whether records of others leave own changes and what they do as they are.
+    /// Whether records of other sites do not interfere with own pending changes.
     pub(in crate::volume) fn is_apart_from(&self, records: &[Record]) -> bool {
         self.pending.seen().follower.as_ref().is_none_or(|follower| follower.is_apart_from(records))
     }
 
-    /// The names that own changes touch, want or were written by, and all those of files that they write or link, or of which they
-    /// take a name.
+    /// The names that pending changes touch or refer to, and all names of files that they write, link or unlink.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -215,7 +214,7 @@ impl WriteTxn<'_> {
         Ok(spots)
     }
 
-    /// Stores what records did, together with what becomes of plain files, and lays what is pending over it.
+    /// Applies records to the copy, together with replica rows, and rebases pending changes over it.
     ///
     /// # Errors
     /// `CatalogueFailed`, `ProtocolViolation`.
@@ -253,7 +252,7 @@ impl WriteTxn<'_> {
             }
         }
         if merged != pending.merged() {
-            // What was shown in one directory is in another one.
+            // Names that were shown in one directory are in another one now.
             pending.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
         }
         if pending.count() == 0 {

@@ -19,13 +19,13 @@ use renkei_core::namespace::{Kind, Node, NodeId, ROOT};
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 
-/// Rows that are stored at once.
+/// Rows stored at once.
 const BATCH: usize = 1000;
 
-/// Names that are told.
+/// Names listed in an error.
 const MOST_TOLD: usize = 5;
 
-/// What was found of the files that the catalogue knows.
+/// Counts of the files that the catalogue knows.
 #[derive(Default)]
 struct Found {
     same: u64,
@@ -35,11 +35,11 @@ struct Found {
     rows: Rows,
 }
 
-/// What is to be stored.
+/// Rows to be stored.
 #[derive(Default)]
 struct Rows {
     held: Vec<(NodeId, Option<HeldReplica>)>,
-    /// Of what is away as far as the catalogue knows, and is here.
+    /// Rows of files that the catalogue lists as remote and that are in the directory.
     came: Vec<(NodeId, Option<HeldReplica>)>,
 }
 
@@ -51,7 +51,7 @@ impl Found {
     }
 }
 
-/// What was accepted as it is.
+/// Result of an acceptance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Files and directories that are missing.
@@ -61,10 +61,10 @@ pub struct Taken {
 }
 
 impl Volumes {
-    /// Takes the directory that is there for the volume's; with `incomplete` also where files are missing or others.
+    /// Accepts the present directory as the volume's; with `incomplete` also where files are missing or different.
     ///
     /// # Errors
-    /// `VolumeChanged` if it is not complete, `CatalogueFailed`, those of the file system.
+    /// `VolumeChanged` if files are missing or different, `CatalogueFailed`, those of the file system.
     pub fn accept(
         &self,
         name: &str,
@@ -73,7 +73,7 @@ impl Volumes {
         hands: &dyn Hands,
         incomplete: bool,
     ) -> Result<Taken, Error> {
-        // What comes meanwhile would be compared with one directory or the other; it is opened anew with the one that is accepted.
+        // Closed meanwhile, so that no request uses either directory; the next use opens it with the accepted one.
         self.close(facts.id);
         let tree = self.tree(facts.id)?;
         let (name, store) = (name.to_owned(), at.open_plain()?);
@@ -82,7 +82,7 @@ impl Volumes {
     }
 }
 
-/// A directory that is compared with the catalogue.
+/// A directory to be compared with the catalogue.
 struct Accepting<'a> {
     name: String,
     store: Arc<LocalStore>,
@@ -118,7 +118,7 @@ impl Accepting<'_> {
         Ok(Taken { missing: found.missing, other: found.other })
     }
 
-    /// Looks at all that the catalogue knows and has here; `store` takes rows for what is the same.
+    /// Compares all files that the catalogue lists as present; `store` gets the rows of unchanged ones.
     fn go_through(
         &self,
         top: &Arc<dyn Dir>,
@@ -136,7 +136,7 @@ impl Accepting<'_> {
             while known.peek(&self.tree)?.is_some() {
                 let (name, node) = known.take();
                 let Some((id, node)) = node else { break };
-                // What is longer than a path is nowhere.
+                // An entry whose path is too long has no plain file.
                 let Ok(path) = path.child(&name) else {
                     tracing::warn!(
                         volume = self.name,
@@ -163,7 +163,7 @@ impl Accepting<'_> {
         Ok(found)
     }
 
-    /// Whether this is the content of a file that is away as far as the catalogue knows; it is noted then.
+    /// Whether this is the content of a file that the catalogue lists as remote; it is counted as present then.
     fn has_come(
         &self,
         plain: &Option<Plain>,
@@ -176,7 +176,7 @@ impl Accepting<'_> {
         let (stamp, version) = (plain.stamp(), content.version);
         let is_same = (stamp.size, stamp.mtime) == (content.size, node.attributes.mtime);
         let held = self.tree.held(id)?;
-        // One that was found wrong stays so; what looks as the version before did may be that.
+        // A corrupt file stays so; a file with the size and time of the former version may be that one.
         let is_wrong = held.as_ref().is_some_and(|held| {
             held.is_lost(version) || (held.stamp.size, held.stamp.mtime) == (stamp.size, stamp.mtime)
         });
@@ -195,7 +195,7 @@ impl Accepting<'_> {
         id: NodeId,
         found: &mut Found,
     ) -> Result<(), Error> {
-        // What is not here was written at another site and has not come.
+        // A file without a row was written at another site and not fetched.
         let Some(held) = self.tree.held(id)? else { return Ok(()) };
         match plain {
             None => {

@@ -1,9 +1,10 @@
 //! Application of remote changes: the reconciler decides changes of followers, and takes in files that were fetched
 //! from them.
 //!
-//! First the names concerned are reconciled, so that a change is decided against the plain tree of now. Then a batch of
-//! changes is decided and materialised in the plain tree. The intent is stored before: after a kill it is carried out
-//! again before anything is compared. Guarantee: a comparison never sees a change that is decided and not done.
+//! First the names concerned are reconciled, so that a change is decided against the current plain tree. Then a batch
+//! of changes is decided and materialised in the plain tree. The intent is stored before: after a kill it is carried
+//! out again before anything is compared. Guarantee: a comparison never sees a change that is decided and not
+//! materialised.
 
 use super::dirty_names::Asked;
 use super::materialise::{Done, Failed, Plan};
@@ -20,17 +21,17 @@ use renkei_core::wire::{decode, encode};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-/// The note of the record after which records may not be done in the plain tree.
+/// Key of the note with the record after which records may not be materialised.
 const BEGUN: &str = "begun";
-/// The note of plain files that get their places.
+/// Key of the note with plain files that are being moved to their names.
 const PLACING: &str = "placing";
-/// A plain file that gets its place: of which node and version, and its inode number.
+/// A plain file that is being moved to its names: the node, the version, and the inode number.
 type Placing = (NodeId, u64, u64);
-/// Records and nodes that are read at once.
+/// Records or nodes read at once.
 const PAGE: usize = 1000;
 
 impl Reconciler {
-    /// Does what was asked, and says how it went.
+    /// Handles a request and answers it.
     pub(in crate::volume) fn on_ask(&mut self, asked: Asked) {
         let done = self.compare.commit().and_then(|()| match asked.ask {
             Ask::Submit(changes) => self.submit(&changes),
@@ -40,9 +41,9 @@ impl Reconciler {
         });
         self.compare.forget_dirs();
         let failed = done.as_ref().err().filter(|error| error.code == Code::CatalogueFailed).cloned();
-        // What it comes to in the plain tree is not told name by name.
+        // Its effects in the plain tree are not reported name by name.
         self.shared.leases.changed_anywhere(None, &Changed { all: true, ..Changed::default() });
-        // Nobody may wait any more.
+        // The caller may have given up waiting.
         let _ = asked.answer.send(done);
         if let Some(error) = failed {
             self.give_up(&error);
@@ -50,7 +51,7 @@ impl Reconciler {
         }
     }
 
-    /// Recovers, however often it takes; whether the volume is still open.
+    /// Retries the recovery until it succeeds; returns whether the volume is still open.
     pub(in crate::volume) fn recover_at_last(&mut self) -> bool {
         while let Err(error) = self.recover() {
             tracing::warn!(volume = self.shared.name, %error, "what sites that follow changed is not done");
@@ -62,7 +63,7 @@ impl Reconciler {
         true
     }
 
-    /// Does again what was begun when the PoP was killed, and finds out what is away.
+    /// Repeats what a killed PoP had begun, and reads the list of remote content.
     pub(in crate::volume) fn recover(&mut self) -> Result<(), Error> {
         self.compare.uid = self.shared.hands.uid().ok();
         if let Some(note) = self.tree.note(PLACING)?.filter(|note| !note.is_empty()) {
@@ -73,7 +74,7 @@ impl Reconciler {
             let (mut after, mut all) = (after, Vec::new());
             loop {
                 let records = match self.tree.log(after, PAGE) {
-                    // So long ago that comparing the trees is all that can be done.
+                    // The log was trimmed since: only a scan of both trees is left.
                     Err(error) if error.code == Code::RecordsForgotten => break,
                     records => records?,
                 };
@@ -126,7 +127,7 @@ impl Reconciler {
         self.tree.set_note(BEGUN, &[])
     }
 
-    /// Nobody looks any more for what is away if nothing is.
+    /// Clears the set of directories with remote content if none is left.
     pub(in crate::volume) fn forget_if_none(&self) -> Result<(), Error> {
         if self.tree.away(0, 1)?.is_empty() {
             self.shared.away.clear();
@@ -149,14 +150,14 @@ impl Reconciler {
         for run in self.runs(changes)? {
             let records = self.shared.quotas.decide(&self.tree, run)?;
             let failed = self.carry_out(&records, &[])?;
-            // Before the next run: what it does in a directory is meant where the directory is.
+            // Before the next run, which depends on the directories of the catalogue and the plain tree being equal.
             self.undo(failed)?;
         }
         self.end()
     }
 
-    /// Has the catalogue say again what the plain tree has, where a change could not be done there: followers hear of it, and
-    /// keep what they hold.
+    /// Reverts changes in the catalogue that failed in the plain tree: followers receive these records, and keep what
+    /// they hold.
     fn undo(&mut self, failed: Vec<Failed>) -> Result<(), Error> {
         for back in failed.iter().filter_map(|failed| failed.back.clone()) {
             self.compare.decide_one(back)?;
@@ -178,7 +179,7 @@ impl Reconciler {
         record.map_or(Ok(()), |record| record.outcome.map(drop))
     }
 
-    /// Brings the names up to date that changes mean, as far as the tree knows their directories.
+    /// Reconciles the names that changes refer to, as far as the tree has their directories.
     fn bring_named(&mut self, changes: &[&Change]) -> Result<(), Error> {
         let (mut spots, mut ids) = (BTreeSet::new(), Vec::new());
         for change in changes {
@@ -209,7 +210,8 @@ impl Reconciler {
         self.bring(&named?.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// Directories that are about to be made where there is one, and that become part of it; those in `known` are.
+    /// Directories to be created where one exists, and which are merged into that; those in `known` are merged
+    /// already.
     fn merging(
         &self,
         changes: &[&Change],
@@ -241,7 +243,7 @@ impl Reconciler {
         self.compare.commit()
     }
 
-    /// Cuts changes so that a rename of a directory stands alone.
+    /// Splits changes into runs so that a rename of a directory has a run of its own.
     fn runs<'c>(&self, changes: &'c [SequencedChange]) -> Result<Vec<&'c [SequencedChange]>, Error> {
         let renamed = changes.iter().filter_map(|made| match &made.change {
             Change::Rename { from, .. } => Some(from.clone()),
@@ -260,8 +262,8 @@ impl Reconciler {
         Ok(changes.chunk_by(|a, b| !alone(a) && !alone(b)).collect())
     }
 
-    /// Does in the plain tree what a run of records tells, after which the tree has those that are `later`; gives what could not be
-    /// done.
+    /// Materialises a run of records in the plain tree, of which the tree contains the ones in `later`, too; returns
+    /// the steps that failed.
     fn carry_out(&mut self, records: &[Record], later: &[Record]) -> Result<Vec<Failed>, Error> {
         let plan = Plan::of(&self.tree, records, later)?;
         let (mut made, mut gone) = (Vec::new(), Vec::new());
@@ -293,7 +295,8 @@ impl Reconciler {
         Ok(failed)
     }
 
-    /// Carries a plan out as the volume's account, and notes what the plain tree has now; gives what could not be done.
+    /// Carries a plan out as the volume's account, and stores what the plain tree has now; returns the steps that
+    /// failed.
     fn do_it(&mut self, plan: Plan, incoming: Option<Arc<dyn Dir>>) -> Result<Vec<Failed>, Error> {
         if plan.is_empty() {
             return Ok(Vec::new());
@@ -325,7 +328,7 @@ impl Reconciler {
         Ok(done.failed)
     }
 
-    // ---- what comes later --------------------------------------------------------------------------------------------
+    // ---- fetched files -----------------------------------------------------------------------------------------------
 
     fn place(&mut self, arrived: Vec<Arrived>) -> Result<(), Error> {
         let ids: Vec<NodeId> = arrived.iter().map(|arrived| arrived.id).collect();
@@ -344,7 +347,7 @@ impl Reconciler {
         self.forget_if_none()
     }
 
-    /// Notes which plain files get their places next, so that they are known again after a kill.
+    /// Stores which plain files are moved to their names next, so that they are recognised after a kill.
     fn note_placing(&mut self, incoming: &dyn Dir, arrived: &[Arrived]) -> Result<(), Error> {
         let placing = arrived.iter().filter_map(|arrived| {
             let (_, raw) = incoming.entry(&arrived.name, Detail::Basic).ok()?;
@@ -362,8 +365,8 @@ impl Reconciler {
         }
     }
 
-    /// Makes directories and links of other sites that could not be made, or that somebody removed with files in them
-    /// that are away.
+    /// Creates directories and links of other sites that could not be created before, or that were removed by hand
+    /// with remote files in them.
     pub(in crate::volume) fn make_missing(&mut self) {
         if self.compare.unplaced.is_empty() {
             return;
@@ -375,7 +378,7 @@ impl Reconciler {
     }
 }
 
-/// The name in the directory that is meant.
+/// A name with its directory resolved, if that was merged into another one.
 fn meant(merged: &HashMap<NodeId, NodeId>, at: &Dentry) -> Dentry {
     Dentry { dir: merged.get(&at.dir).copied().unwrap_or(at.dir), name: at.name.clone() }
 }
@@ -384,7 +387,7 @@ fn is_file(kind: &Kind) -> bool {
     matches!(kind, Kind::File(_))
 }
 
-/// The name that a change gives to something that is no directory.
+/// The name under which a change creates or moves something that is no directory.
 fn made_file(change: &Change) -> Option<&Dentry> {
     match change {
         Change::Make { at, kind: NewKind::File | NewKind::Symlink(_), .. } | Change::Link { at, .. } => {
@@ -395,7 +398,7 @@ fn made_file(change: &Change) -> Option<&Dentry> {
     }
 }
 
-/// Whether a record renames something, which may be a directory.
+/// Whether a record renames a directory.
 fn moves_dir(record: &Record) -> bool {
     record.outcome.as_ref().is_ok_and(|effects| {
         let frees = effects.names.iter().any(|(_, id)| id.is_none());

@@ -10,7 +10,7 @@ use renkei_core::path::RelPath;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// Digests that are kept at most.
+/// Largest number of entries.
 const MOST: usize = 1 << 16;
 
 /// The digests of one volume.
@@ -22,7 +22,7 @@ impl ArrivedDigests {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// A content that will have this name.
+    /// Adds the digest of a content that will get this name.
     pub(in crate::volume) fn add(&self, path: RelPath, stamp: Stamp, digest: [u8; 32]) {
         let mut all = self.all();
         if all.len() >= MOST {
@@ -31,11 +31,11 @@ impl ArrivedDigests {
         all.insert(path, (stamp, digest));
     }
 
-    /// The digest of a file that is as `stamp` says.
+    /// Takes the digest of a file whose stamp has this content.
     pub(in crate::volume) fn take(&self, path: &RelPath, stamp: &Stamp) -> Option<[u8; 32]> {
         let mut all = self.all();
         let (known, digest) = *all.get(path)?;
-        // Another one may be what was there before.
+        // A different stamp may be that of the file that had the name before.
         is_same_content(&known, stamp).then(|| {
             all.remove(path);
             digest

@@ -1,7 +1,7 @@
 //! Corrupt plain files at the home: files without a visible change whose bytes differ from their digest.
 //!
-//! Such a file is served to nobody from then on. It is listed as remote content, by a change of the home's own, so that
-//! reads go to another site that holds it and the repaired content comes from there; until then it stays in its place.
+//! Such a file is not served any more. A change of the home's own lists it as remote content, so that reads go to
+//! another site that holds it, and the repaired content comes from there; until then the file stays in its place.
 //! Writing it makes a new version, and removing it removes it, as with any plain file.
 
 use super::node_paths::NodePaths;
@@ -17,23 +17,23 @@ use renkei_core::namespace::{Kind, Node, NodeId};
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
 
-/// What reading a plain file at the home told.
+/// Result of verifying a plain file at the home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVerdict {
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// The version that it should be.
+    /// The version that the file should have.
     pub version: u64,
-    /// The state that the plain file had.
+    /// The stamp of the plain file.
     pub stamp: Stamp,
-    /// The digest that it should have.
+    /// The digest that the file should have.
     pub digest: [u8; 32],
-    /// Whether it has another one.
+    /// Whether the digest is different.
     pub is_wrong: bool,
 }
 
 impl Volume {
-    /// Takes what reading plain files told: those that are wrong are given out no more, those that are right again are.
+    /// Takes verdicts on plain files: corrupt files are not served any more, and repaired ones are again.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -42,14 +42,14 @@ impl Volume {
     }
 }
 
-/// Whether the plain file of a node was found wrong, and no other came in its place yet.
+/// Whether the plain file of a node is corrupt and was not replaced yet.
 pub(in crate::volume) fn is_spoiled(tree: &VolumeTree, id: NodeId, node: &Node) -> Result<bool, Error> {
     let Kind::File(content) = &node.kind else { return Ok(false) };
     Ok(tree.held(id)?.is_some_and(|held| held.expected(content.version).is_some()))
 }
 
 impl TreeDiff {
-    /// Whether a plain file is the one that was found wrong; its attributes are its owner's all the same.
+    /// Whether a plain file is the corrupt one; its attributes are taken over all the same.
     pub(in crate::volume) fn is_left_wrong(
         &mut self,
         path: &RelPath,
@@ -67,14 +67,14 @@ impl TreeDiff {
 }
 
 impl Reconciler {
-    /// Notes what reading plain files told, as far as they are as they were then.
+    /// Stores verdicts on plain files that are unchanged since they were read.
     pub(in crate::volume) fn judge(&mut self, judged: Vec<FileVerdict>) -> Result<(), Error> {
         let ids: Vec<NodeId> = judged.iter().map(|one| one.id).collect();
         let (tree, spots) = (self.tree.clone(), self.tree.names_of(&ids)?);
         let mut paths = NodePaths::of_tree(&tree, HashMap::new());
         let named: Result<Vec<Option<RelPath>>, Error> =
             spots.values().flatten().map(|spot| paths.of(spot)).collect();
-        // What somebody changed meanwhile is another version after this.
+        // A file that was changed meanwhile has another version after this.
         self.bring(&named?.into_iter().flatten().collect::<Vec<_>>())?;
         let (mut wrong, mut away, mut right) = (Vec::new(), Vec::new(), Vec::new());
         for FileVerdict { id, version, stamp, digest, is_wrong } in judged {
@@ -96,7 +96,8 @@ impl Reconciler {
             }
         }
         self.shared.away.add(spots.values().flatten().map(|spot| spot.dir));
-        // Listed first: what is listed and right does no harm, and is found when the volume is opened.
+        // The list of remote content first: a listed file that is not corrupt does no harm, and is removed from the
+        // list when the volume is opened.
         self.tree.set_away(&away)?;
         self.tree.set_held(&wrong)?;
         if !right.is_empty() {
@@ -105,7 +106,7 @@ impl Reconciler {
         self.forget_if_none()
     }
 
-    /// Takes those off the list of what is away that are not wrong: a kill came between the two.
+    /// Removes files from the list of remote content that are not corrupt: a kill came between the two writes.
     pub(in crate::volume) fn forget_right(&self, listed: &[Away]) -> Result<(), Error> {
         let mut right = Vec::new();
         for away in listed.iter().filter(|away| away.origin == OWN) {

@@ -14,13 +14,13 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long a note waits at most.
+/// Longest time that a dirty name waits.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Pause after the catalogue could not be written, unless somebody asks again.
+/// Pause after the catalogue could not be written, unless a flush asks for it.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The notes of one volume.
+/// The dirty names of one volume, and the requests to its reconciler.
 #[derive(Default)]
 pub(in crate::volume) struct DirtyNames {
     state: Mutex<State>,
@@ -28,21 +28,21 @@ pub(in crate::volume) struct DirtyNames {
     replacing: Arc<Replacing>,
 }
 
-/// What the keeper takes at once.
+/// A batch for the reconciler.
 #[derive(Default)]
 pub(in crate::volume) struct Taken {
     /// Names that were changed through the volume.
     pub(in crate::volume) own: BTreeSet<RelPath>,
-    /// Names of which the kernel says that somebody changed them.
+    /// Names that inotify reported.
     pub(in crate::volume) foreign: BTreeSet<RelPath>,
     /// Renames through the volume, in order.
     pub(in crate::volume) moved: Vec<(RelPath, RelPath)>,
-    /// Names that were written by somebody who knew of the version that is away.
+    /// Versions that writers replaced knowing of them, of remote files.
     pub(in crate::volume) replaces: HashMap<RelPath, u64>,
-    /// How names were left that were changed through the volume, as far as somebody looked: if they are otherwise, somebody
-    /// else has changed them since.
+    /// States of names after changes through the volume, if leases were held: a different state means a later change
+    /// past renkei.
     pub(in crate::volume) left: HashMap<RelPath, Option<Seen>>,
-    /// Up to which question it answers.
+    /// The last flush request that this batch answers.
     upto: u64,
 }
 
@@ -61,7 +61,7 @@ struct State {
     is_stopped: bool,
 }
 
-/// Something that the keeper is asked to do, and who waits for it.
+/// A request to the reconciler, with the channel for its answer.
 pub(in crate::volume) struct Asked {
     pub(in crate::volume) ask: Ask,
     pub(in crate::volume) answer: mpsc::Sender<Result<(), Error>>,
@@ -77,38 +77,38 @@ impl State {
     }
 }
 
-/// What the keeper does next.
+/// The next job of the reconciler.
 pub(in crate::volume) enum Job {
-    /// Ends.
+    /// Stop.
     Stop,
-    /// Does what it is asked.
+    /// Answer a request.
     Ask(Asked),
-    /// Compares these names.
+    /// Compare these names.
     Notes(Taken),
-    /// Begins a scan.
+    /// Begin a scan.
     Scan,
-    /// Goes on with the one it is at.
+    /// Go on with the running scan.
     Step,
 }
 
-/// When names are noted that somebody changes.
+/// Whether names are marked before or after their change.
 #[derive(Clone, Copy)]
 enum Moment {
     Before,
     After {
-        /// Whether what was away is replaced.
+        /// Whether the remote version was replaced.
         done: bool,
     },
 }
 
-/// What somebody waits for.
+/// A flush request.
 pub(in crate::volume) struct Awaited {
     number: u64,
-    /// Failures until then.
+    /// Count of failures at the request.
     failures: u64,
 }
 
-/// Names that are being changed; noted again when it goes.
+/// Names that are being changed; marked as dirty again on drop.
 pub(in crate::volume) struct Touch<'n> {
     notes: &'n DirtyNames,
     paths: Vec<RelPath>,
@@ -118,12 +118,12 @@ pub(in crate::volume) struct Touch<'n> {
 }
 
 impl Touch<'_> {
-    /// Notes that the plain file has replaced what was away.
+    /// Notes that the plain file has replaced the remote version.
     pub(in crate::volume) fn done(&mut self) {
         self.done = true;
     }
 
-    /// Notes how a name is after the change.
+    /// Notes the state of a name after the change.
     pub(in crate::volume) fn leave(&mut self, path: RelPath, left: Option<Seen>) {
         self.left.push((path, left));
     }
@@ -142,17 +142,17 @@ impl DirtyNames {
         self.state.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Names that are being replaced.
+    /// Names whose remote versions are being replaced.
     pub(in crate::volume) fn replacing(&self) -> Arc<Replacing> {
         self.replacing.clone()
     }
 
-    /// Notes names that are changed as long as the value lives.
+    /// Marks names as dirty now and when the returned value is dropped.
     pub(in crate::volume) fn touch(&self, paths: Vec<RelPath>) -> Touch<'_> {
         self.touch_away(paths, None)
     }
 
-    /// The same of names of which one is of something that is away; tells which version of it is replaced.
+    /// The same, where one name is that of a remote file; `replaces` is its version.
     pub(in crate::volume) fn touch_away(
         &self,
         paths: Vec<RelPath>,
@@ -185,7 +185,7 @@ impl DirtyNames {
         self.wake(state, was_empty);
     }
 
-    /// Notes what the kernel told.
+    /// Marks the names that inotify reported.
     pub(in crate::volume) fn add_foreign(&self, paths: Vec<RelPath>) {
         let mut state = self.state();
         let was_empty = state.is_empty();
@@ -201,7 +201,7 @@ impl DirtyNames {
         }
     }
 
-    /// Notes that something has another name now: what was noted below the old one is below the new one.
+    /// Notes a rename: dirty names below the old path are also marked below the new one.
     pub(in crate::volume) fn add_move(&self, from: RelPath, to: RelPath) -> Result<(), Error> {
         let mut state = self.state();
         let was_empty = state.is_empty();
@@ -214,10 +214,10 @@ impl DirtyNames {
         Ok(())
     }
 
-    /// Has the keeper do something between two looks, and waits for it.
+    /// Sends a request to the reconciler and waits for the answer.
     ///
     /// # Errors
-    /// What the keeper says; `PopStopping`.
+    /// The error of the request; `PopStopping`.
     pub(in crate::volume) fn ask(&self, ask: Ask) -> Result<(), Error> {
         let (answer, answers) = mpsc::channel();
         let mut state = self.state();
@@ -230,19 +230,19 @@ impl DirtyNames {
         answers.recv().unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Waits; whether the keeper shall go on.
+    /// Sleeps; returns false if the volume was closed.
     pub(in crate::volume) fn pause(&self, time: Duration) -> bool {
         let state = self.state();
         let waited = self.changed.wait_timeout_while(state, time, |state| !state.is_stopped);
         !waited.expect("no thread panics while it holds the lock").0.is_stopped
     }
 
-    /// Whether a name was touched and not compared yet.
+    /// Whether a name is dirty.
     pub(in crate::volume) fn holds(&self, path: &RelPath) -> bool {
         self.state().taken.own.contains(path)
     }
 
-    /// Asks for all that was noted before to be stored; nothing if there is nothing.
+    /// Requests a flush of all dirty names; none if there are none.
     pub(in crate::volume) fn ask_all(&self) -> Option<Awaited> {
         let mut state = self.state();
         if state.is_empty() && !state.is_working {
@@ -253,14 +253,14 @@ impl DirtyNames {
         Some(Awaited { number: state.asked, failures: state.failures })
     }
 
-    /// Returns when what was asked for is in the catalogue and durable.
+    /// Returns when the requested flush is durable in the catalogue.
     ///
     /// # Errors
-    /// Why it could not be stored; it is tried again later.
+    /// The error of the write; it is retried later.
     pub(in crate::volume) fn wait(&self, asked: &Awaited) -> Result<(), Error> {
         let mut state = self.state();
         loop {
-            // To be told of a failure that came a moment later does no harm.
+            // A failure that came later is reported as well, which does no harm.
             if state.failures != asked.failures {
                 return Err(state.error.clone().unwrap_or_else(stopped));
             }
@@ -274,7 +274,7 @@ impl DirtyNames {
         }
     }
 
-    /// Both.
+    /// Requests a flush and waits for it.
     ///
     /// # Errors
     /// As [`DirtyNames::wait`].
@@ -282,7 +282,7 @@ impl DirtyNames {
         self.ask_all().map_or(Ok(()), |asked| self.wait(&asked))
     }
 
-    /// Asks for a scan; gives its number.
+    /// Requests a scan; returns its number.
     pub(in crate::volume) fn ask_scan(&self) -> u64 {
         let mut state = self.state();
         state.scans_asked += 1;
@@ -290,7 +290,7 @@ impl DirtyNames {
         state.scans_asked
     }
 
-    /// Returns when that scan has ended, or `go_on` says no; false then.
+    /// Waits for the end of that scan; false if `go_on` returns false first.
     pub(in crate::volume) fn wait_scan(&self, number: u64, go_on: impl Fn() -> bool) -> bool {
         let mut state = self.state();
         while state.scans_done < number {
@@ -303,19 +303,19 @@ impl DirtyNames {
         true
     }
 
-    /// A scan has ended that began when `number` were asked for.
+    /// Ends the scan that began after request `number`.
     pub(in crate::volume) fn end_scan(&self, number: u64) {
         let mut state = self.state();
         state.scans_done = state.scans_done.max(number);
         self.changed.notify_all();
     }
 
-    /// The scans asked for so far.
+    /// Number of scan requests so far.
     pub(in crate::volume) fn scans_asked(&self) -> u64 {
         self.state().scans_asked
     }
 
-    /// Waits for what the keeper does next; it `is_scanning`, or scans at `scan_at`.
+    /// Waits for the next job of the reconciler, which `is_scanning` or begins a scan at `scan_at`.
     pub(in crate::volume) fn next(&self, is_scanning: bool, scan_at: Option<Instant>, begun: u64) -> Job {
         let mut state = self.state();
         loop {
@@ -344,7 +344,7 @@ impl DirtyNames {
         }
     }
 
-    /// What was taken is in the catalogue.
+    /// The batch is stored in the catalogue.
     pub(in crate::volume) fn on_stored(&self, taken: &Taken) {
         let mut state = self.state();
         let settled = taken.replaces.keys().filter(|path| !state.taken.replaces.contains_key(*path));
@@ -354,7 +354,7 @@ impl DirtyNames {
         self.changed.notify_all();
     }
 
-    /// What was taken could not be stored, and is noted again.
+    /// The batch could not be stored; its names are dirty again.
     pub(in crate::volume) fn on_failed(&self, taken: Taken, error: &Error) {
         let mut state = self.state();
         state.is_working = false;
@@ -366,18 +366,18 @@ impl DirtyNames {
         let later = std::mem::replace(&mut state.taken.left, taken.left);
         state.taken.left.extend(later);
         state.since = Some(Instant::now() + PAUSE);
-        // Whoever waits is told; whoever asks from now on has it tried again.
+        // Flushes that wait fail now; a later flush has the batch retried.
         state.done = state.asked;
         state.failures += 1;
         state.error = Some(error.clone());
         self.changed.notify_all();
     }
 
-    /// Ends the keeper.
+    /// Stops the reconciler.
     pub(in crate::volume) fn stop(&self) {
         let mut state = self.state();
         state.is_stopped = true;
-        // Whoever waits is told at once.
+        // Dropping the requests answers their callers with `PopStopping`.
         state.asks.clear();
         drop(state);
         self.changed.notify_all();
@@ -448,7 +448,7 @@ mod tests {
             let taken = take_all(&notes);
             assert!(taken.own.contains(&path("a")));
             notes.on_stored(&taken);
-            // Asked before or after it was stored: both are answered.
+            // The flush may have been requested before or after the commit: both are answered.
             while !waiting.is_finished() {
                 let is_asked = {
                     let state = notes.state();

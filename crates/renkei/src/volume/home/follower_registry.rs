@@ -7,13 +7,13 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Under which key the home's tree has the numbers of those that follow.
+/// Key of the note in the home's tree with the followers.
 const FOLLOWERS: &str = "followers";
 
-/// Sites with the numbers of their changes.
+/// Followers with the origins of their changes.
 pub type Followers = BTreeMap<SiteName, Origin>;
 
-/// Who follows, by the numbers that they have.
+/// The followers, with their origins.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -21,7 +21,7 @@ pub fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
     tree.note(FOLLOWERS)?.map_or_else(|| Ok(Followers::new()), |bytes| decode("followers", &bytes))
 }
 
-/// The names of some of them.
+/// The names of the followers with these origins.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -33,19 +33,19 @@ pub fn names_of(tree: &VolumeTree, origins: &BTreeSet<Origin>) -> Result<Vec<Sit
     Ok(named.map(|(site, _)| site).collect())
 }
 
-/// The number of a site that follows.
+/// The origin of a follower.
 ///
 /// # Errors
-/// `NotAllowed` if it does not.
+/// `NotAllowed` if the site does not follow.
 pub fn follower_number(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
     let unknown = || Error::new(Code::NotAllowed, "change volume", site, "it does not follow");
     followers(tree)?.get(site).copied().ok_or_else(unknown)
 }
 
-/// The number of a site's changes, the same each time it asks; the home's own is 0.
+/// The origin of a site's changes, assigned once and the same from then on; the home's own is 0.
 ///
 /// # Errors
-/// `TooManyEntries` if there are no more numbers.
+/// `TooManyEntries` if all numbers are used.
 pub fn number_follower(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Error> {
     let mut known = followers(tree)?;
     if let Some(origin) = known.get(site) {

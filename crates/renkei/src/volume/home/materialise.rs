@@ -1,10 +1,10 @@
 //! Materialisation: the records of followers' changes are carried out in the plain tree of the home.
 //!
-//! A plan is made of the records of one run, in which no directory is renamed beside anything else, so that the paths
-//! of its directories are the same before and after it. It is carried out as the volume's account. A name is changed
-//! only if it is still as the volume knew it, so a plan is idempotent and may be repeated after a kill, and local
-//! changes of a moment ago stay. Failures are reported: a rename is undone in the catalogue, other names are compared
-//! at once, and the comparison trusts the plain tree.
+//! A plan is made for one run of records; a rename of a directory has a run of its own, so that the paths of
+//! directories do not change within a run. The plan is carried out with the rights of the volume's account. A name is
+//! changed only if it is still as the volume knew it, so a plan is idempotent and may be repeated after a kill, and
+//! concurrent local changes stay. Failures are reported: a rename is undone in the catalogue, other names are
+//! compared at once, and the comparison trusts the plain tree.
 
 use super::name_lock::NameLock;
 use super::node_paths::NodePaths;
@@ -20,78 +20,79 @@ use renkei_core::path::RelPath;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The key of temporary names of files that are made empty.
+/// Key of the temporary names of files that are created empty.
 const JOB: u64 = 0x6177_6179;
-/// Mode of directories until all in them is made.
+/// Mode of directories until their entries are created.
 const OPEN_MODE: u32 = 0o700;
 
-/// One thing to do.
+/// One step of a plan.
 #[derive(Debug)]
 enum Step {
-    /// What had the name goes.
+    /// Removes the file or directory of a name.
     Remove { path: RelPath, id: NodeId },
-    /// It gets another name, in place of `replaced`.
+    /// Renames a node; the target replaces `replaced`.
     Rename { id: NodeId, from: RelPath, to: RelPath, replaced: Option<NodeId>, back: Change },
-    /// A directory is made.
+    /// Creates a directory.
     Dir { id: NodeId, path: RelPath },
-    /// A symbolic link is made.
+    /// Creates a symbolic link.
     Symlink { id: NodeId, path: RelPath, target: Vec<u8>, attributes: Attributes },
-    /// A file gets a further name.
+    /// Adds a hard link to a file.
     Link { id: NodeId, names: Vec<RelPath>, to: RelPath },
-    /// A file becomes empty, or is made so.
+    /// Creates an empty file, or replaces a file by an empty one.
     Empty { id: NodeId, names: Vec<RelPath>, version: u64, attributes: Attributes },
-    /// A file that was fetched gets its place.
+    /// Moves a fetched file to its names.
     Place { arrived: Arrived, names: Vec<RelPath>, content: Content, attributes: Attributes },
-    /// A file gets these attributes, if it has the content; so does a symbolic link.
+    /// Sets the attributes of a file that holds this version, or of a symbolic link.
     Attributes { id: NodeId, path: RelPath, version: u64, attributes: Attributes },
 }
 
-/// What is to be done.
+/// The steps of a plan.
 #[derive(Default)]
 pub(in crate::volume) struct Plan {
-    /// What is done first, in the order of the records: names.
+    /// Steps on names; first, in the order of the records.
     steps: Vec<Step>,
-    /// What is done after that, by the names that nodes have then.
+    /// Steps on nodes, after those, by the final names of the nodes.
     later: Vec<Step>,
-    /// Directories as they are when all is done, the deepest first.
+    /// Final attributes of directories, the deepest first.
     dirs: BTreeMap<std::cmp::Reverse<RelPath>, Attributes>,
     held: HashMap<NodeId, HeldReplica>,
-    /// Versions of files when all is done.
+    /// Final versions of files.
     last: HashMap<NodeId, u64>,
 }
 
-/// What was done.
+/// Result of a plan.
 #[derive(Debug, Default)]
 pub(in crate::volume) struct Done {
     /// Nodes that the plain tree has now.
     pub(in crate::volume) here: Vec<(NodeId, Option<HeldReplica>)>,
-    /// What else is known of plain files now.
+    /// Replicas whose plain files changed otherwise.
     pub(in crate::volume) held: Vec<(NodeId, Option<HeldReplica>)>,
-    /// Directories that were made.
+    /// Directories that were created.
     pub(in crate::volume) made: Vec<RelPath>,
-    /// Directories that have another path, and all below them.
+    /// Directories that were renamed, with all entries below them.
     pub(in crate::volume) moved: Vec<(RelPath, RelPath)>,
-    /// What could not be done.
+    /// Steps that failed.
     pub(in crate::volume) failed: Vec<Failed>,
 }
 
-/// A step that could not be done.
+/// A step that failed.
 #[derive(Debug)]
 pub(in crate::volume) struct Failed {
-    /// The name that it is about.
+    /// The name that the step concerns.
     pub(in crate::volume) path: RelPath,
-    /// Why.
+    /// The error.
     pub(in crate::volume) error: Error,
-    /// The change that has the catalogue say again what the plain tree has, where comparing that name alone does not.
+    /// The inverse change for the catalogue, where comparing that name alone does not restore the state of the plain
+    /// tree.
     pub(in crate::volume) back: Option<Change>,
 }
 
-/// The name that is free after a record.
+/// The name that a record removes.
 fn freed(effects: &Delta) -> Option<&Dentry> {
     effects.names.iter().find(|(_, id)| id.is_none()).map(|(spot, _)| spot)
 }
 
-/// The name that a node has after a record and did not have before.
+/// The name that a record adds, with its node.
 fn given(effects: &Delta) -> Option<(&Dentry, NodeId)> {
     effects.names.iter().find_map(|(spot, id)| Some((spot, (*id)?)))
 }
@@ -99,7 +100,8 @@ fn given(effects: &Delta) -> Option<(&Dentry, NodeId)> {
 /// Names of nodes.
 type Named = HashMap<NodeId, Vec<Dentry>>;
 
-/// For each record that gives a file a further name, the names that the file has before it, if `named` are those after all of them.
+/// For each record that adds a hard link, the names that the file has before it; `named` are the names after all
+/// records.
 fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Dentry>> {
     let mut named: HashMap<NodeId, BTreeSet<Dentry>> =
         named.iter().map(|(id, spots)| (*id, spots.iter().cloned().collect())).collect();
@@ -114,7 +116,7 @@ fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Dentry>> {
             own.extend(freed.cloned());
             spots.extend(own.iter().cloned());
         }
-        // What had the name before.
+        // The node that lost its name by this record.
         let lost = given.map(|(to, _)| to).filter(|_| freed.is_some()).or(freed);
         let is_other = |(id, node): &&(NodeId, Option<Node>)| {
             given.is_none_or(|(_, own)| own != *id) && node.as_ref().is_none_or(|node| !node.is_dir())
@@ -129,7 +131,7 @@ fn linked(named: &Named, records: &[Record]) -> Vec<Vec<Dentry>> {
     linked
 }
 
-/// Names of nodes that went, by the records that say so.
+/// Last names of nodes that were removed, by the records that removed them.
 fn gone(records: &[Record]) -> HashMap<NodeId, Dentry> {
     let mut gone = HashMap::new();
     for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
@@ -143,7 +145,7 @@ fn gone(records: &[Record]) -> HashMap<NodeId, Dentry> {
 }
 
 impl Plan {
-    /// What a run of records asks for; the tree has them already, and those that are `later`.
+    /// The plan for a run of records; the tree already contains them, and those in `later`.
     pub(in crate::volume) fn of(
         tree: &VolumeTree,
         records: &[Record],
@@ -171,13 +173,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What it takes to put files in their places that were fetched; those that are not wanted any more are left out.
+    /// The plan that moves fetched files to their names; files that are not wanted any more are left out.
     pub(in crate::volume) fn placing(tree: &VolumeTree, arrived: Vec<Arrived>) -> Result<Self, Error> {
         let ids: Vec<NodeId> = arrived.iter().map(|arrived| arrived.id).collect();
         let (mut plan, mut paths) = (Plan::default(), NodePaths::of_tree(tree, HashMap::new()));
         plan.held = tree.held_of(&ids)?;
         let named = tree.names_of(&ids)?;
-        // The folder of what arrives was made there.
+        // Creating the incoming folder changed the time of the root.
         plan.settle(tree, &mut paths, ROOT)?;
         for arrived in arrived {
             let Some(Node { kind: Kind::File(content), attributes, .. }) = tree.node(arrived.id)? else {
@@ -196,7 +198,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What it takes to make directories and links that are not there.
+    /// The plan that creates missing directories and symbolic links.
     pub(in crate::volume) fn making(tree: &VolumeTree, ids: &BTreeSet<NodeId>) -> Result<Self, Error> {
         let (mut plan, mut paths) = (Plan::default(), NodePaths::of_tree(tree, HashMap::new()));
         for id in ids {
@@ -205,12 +207,13 @@ impl Plan {
             let Some(path) = named.map(|spot| paths.of(&spot)).transpose()?.flatten() else { continue };
             plan.make(*id, &node, path);
         }
-        // Those above first.
+        // Parents before children.
         plan.steps.sort_by(|a, b| a.path().cmp(b.path()));
         Ok(plan)
     }
 
-    /// `named` are the names of nodes in the end; `linked` those of the file that this record gives a further one, before it does.
+    /// `named` are the final names of nodes; `linked` the names that the file has before this record adds a hard
+    /// link.
     fn add(
         &mut self,
         (named, linked): (&Named, Vec<Dentry>),
@@ -296,7 +299,7 @@ impl Plan {
         }
     }
 
-    /// A node is made, or has other content or attributes. Content that is empty needs not be fetched.
+    /// A node is created, or its content or attributes change. Empty content need not be fetched.
     fn alter(
         &mut self,
         named: &Named,
@@ -327,7 +330,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Has a directory as the catalogue says when all is done.
+    /// Adds a directory to those that get the attributes of the catalogue at the end.
     fn settle(&mut self, tree: &VolumeTree, paths: &mut NodePaths<'_>, dir: NodeId) -> Result<(), Error> {
         let Some(path) = paths.of_dir(dir)? else { return Ok(()) };
         if !self.dirs.contains_key(&std::cmp::Reverse(path.clone()))
@@ -338,12 +341,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the plan has no steps.
     pub(in crate::volume) fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.later.is_empty() && self.dirs.is_empty()
     }
 
-    /// Does it below `top`; what was fetched is in `incoming`. Nobody changes `names` between a look at one and its change.
+    /// Carries the plan out below `top`; fetched files are in `incoming`. While the name lock is held, no writer
+    /// changes a name between its check and its change.
     pub(in crate::volume) fn carry_out(
         self,
         top: Arc<dyn Dir>,
@@ -370,7 +374,7 @@ fn all_paths(paths: &mut NodePaths<'_>, spots: &[Dentry]) -> Result<Vec<RelPath>
 }
 
 impl Step {
-    /// The name that it is about.
+    /// The name that the step concerns.
     fn path(&self) -> &RelPath {
         match self {
             Step::Remove { path, .. } | Step::Dir { path, .. } | Step::Symlink { path, .. } => path,
@@ -391,18 +395,18 @@ impl Step {
 
 static EMPTY: std::sync::LazyLock<RelPath> = std::sync::LazyLock::new(RelPath::root);
 
-/// What carries a plan out.
+/// The executor of a plan.
 struct Hand {
     top: Arc<dyn Dir>,
     incoming: Option<Arc<dyn Dir>>,
     names: NameLock,
     held: HashMap<NodeId, HeldReplica>,
     done: Done,
-    /// Directories of which names changed.
+    /// Directories in which names changed; they are synced at the end.
     touched: BTreeSet<RelPath>,
 }
 
-/// A place of the plain tree.
+/// A name in a directory of the plain tree.
 struct At<'p> {
     dir: Arc<dyn Dir>,
     name: &'p [u8],
@@ -442,7 +446,7 @@ impl Hand {
         }
     }
 
-    /// The plain tree has it now.
+    /// Notes that the plain tree has this node now.
     fn note(&mut self, id: NodeId, held: Option<HeldReplica>) {
         if let Some(held) = &held {
             self.held.insert(id, held.clone());
@@ -450,7 +454,7 @@ impl Hand {
         self.done.here.push((id, held));
     }
 
-    /// Opens the directory of a path to change names in it.
+    /// Opens the parent directory of a path to change names in it.
     fn open<'p>(&mut self, path: &'p RelPath) -> Result<At<'p>, Error> {
         let (parent, name) =
             path.split().ok_or_else(|| Error::new(Code::IsADirectory, "open", path, "the top"))?;
@@ -467,7 +471,7 @@ impl Hand {
         if path.is_root() { Ok(self.top.clone()) } else { self.top.descend(path) }
     }
 
-    /// Whether a name is free, or has what the volume knew a node to have.
+    /// Whether a name is free, or has what the catalogue knows of the plain file of this node.
     fn is_ours(&self, at: &At<'_>, id: Option<NodeId>) -> Result<bool, Error> {
         let kind = match at.dir.entry(at.name, Detail::Basic) {
             Ok((entry, _)) => entry.kind,
@@ -482,12 +486,12 @@ impl Hand {
         })
     }
 
-    /// Whether a name has the plain file of a node, in whatever state.
+    /// Whether a name leads to the inode of a node's plain file, whatever its content.
     fn is_file(&self, at: &At<'_>, id: NodeId) -> bool {
         at.dir.entry(at.name, Detail::Basic).is_ok_and(|(entry, _)| self.is_file_of(&entry.kind, id))
     }
 
-    /// The same of what was found under it.
+    /// The same for an entry that was read already.
     fn is_file_of(&self, kind: &EntryKind, id: NodeId) -> bool {
         let EntryKind::File { stamp, .. } = kind else { return false };
         self.held.get(&id).is_some_and(|held| held.stamp.ino == stamp.ino)
@@ -518,7 +522,7 @@ impl Hand {
         let there = old.dir.entry(old.name, Detail::Basic).map(|(entry, _)| entry.kind);
         let is_file = there.as_ref().is_ok_and(|kind| self.is_file_of(kind, id));
         if !self.is_ours(&new, replaced)? {
-            // It was done before a kill, and what came before it was done again.
+            // The rename was done before a kill, and an earlier step was repeated.
             if is_file && self.is_file(&new, id) {
                 old.dir.remove_file(old.name)?;
             }
@@ -536,7 +540,7 @@ impl Hand {
                 self.done.moved.extend(is_dir.then(|| (from.clone(), to.clone())));
                 Ok(())
             }
-            // What is away has another's name now: the plain file of that goes.
+            // The renamed file is remote and has the name of another one: the plain file of that one is removed.
             Some(replaced) => {
                 drop(own);
                 self.remove(to, replaced)
@@ -583,7 +587,7 @@ impl Hand {
         let Some(incoming) = self.incoming.clone() else { return Ok(()) };
         let stamp = match incoming.entry(&arrived.name, Detail::Basic).map(|(entry, _)| entry.kind) {
             Ok(EntryKind::File { stamp, .. }) => stamp,
-            // It did not come.
+            // The file was not fetched.
             _ => return Ok(()),
         };
         if (stamp.size, stamp.mtime) != (content.size, attributes.mtime) {
@@ -592,7 +596,7 @@ impl Hand {
         }
         let expected = self.held.get(&arrived.id).and_then(|held| held.expected(content.version));
         let meta = match (expected, names.first()) {
-            // What it replaces was wrong in its bytes alone.
+            // A replica of the same version that was corrupt: its metadata stay.
             (Some(_), Some(name)) => self.meta_of(name)?,
             _ => meta(attributes),
         };
@@ -604,13 +608,14 @@ impl Hand {
         Ok(())
     }
 
-    /// What a plain file has beside its content.
+    /// Metadata of a plain file.
     fn meta_of(&mut self, path: &RelPath) -> Result<Meta, Error> {
         let at = self.open(path)?;
         Ok(at.dir.entry(at.name, Detail::Full)?.0.meta)
     }
 
-    /// Gives a file all the names of a node; none of it if one has something that the volume does not know.
+    /// Moves a file to the first name of a node and hard-links it to the others; moves nothing if one name has a file
+    /// that the catalogue does not know.
     fn put_there(
         &mut self,
         id: NodeId,
@@ -669,7 +674,7 @@ impl Hand {
         Ok(())
     }
 
-    /// A directory has the mode and time that the catalogue says, as far as the account may.
+    /// Sets the mode and time of a directory to those of the catalogue, as far as the account may.
     fn settle(&mut self, path: &RelPath, attributes: &Attributes) {
         let Ok(dir) = self.dir(path) else { return };
         let now = dir.self_entry(Detail::Basic).map(|(entry, _)| (entry.meta.mode, entry.meta.mtime));
@@ -680,7 +685,7 @@ impl Hand {
         }
     }
 
-    /// All names that changed are on stable storage; what is not does not count as done.
+    /// Syncs all directories in which names changed; if that fails, no node counts as created.
     fn sync(&mut self) {
         let synced = self.touched.iter().try_for_each(|path| match self.dir(path) {
             Ok(dir) => dir.sync(),
@@ -693,12 +698,12 @@ impl Hand {
     }
 }
 
-/// What a plain file or directory gets of them.
+/// Metadata of a plain file or directory for these attributes.
 pub(in crate::volume) fn meta(attributes: &Attributes) -> Meta {
     Meta { mode: attributes.mode, mtime: attributes.mtime, ..Meta::default() }
 }
 
-/// What is made, or is there already as `is_it` says.
+/// Treats `PathExists` as success if `is_it` confirms that the existing entry is the wanted one.
 fn made(done: Result<(), Error>, is_it: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(error) if error.code == Code::PathExists => is_it(),
@@ -713,8 +718,8 @@ mod tests {
     use crate::home::Home;
     use renkei_core::namespace::{NewKind, Origin, SequencedChange};
 
-    /// A file that is renamed, linked back and loses its new name: the link needs the name that the file had then, also where the tree has
-    /// all of it already, as it is when it is done again after a kill.
+    /// A file that is renamed, linked back and loses its new name: the link needs the name that the file had at that
+    /// record, also where the tree already contains all records, as after a kill.
     #[test]
     fn a_link_is_made_from_the_names_that_the_file_had_then() {
         let folder = tempfile::tempdir().unwrap();

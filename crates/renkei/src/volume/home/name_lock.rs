@@ -9,44 +9,45 @@ use renkei_core::wire::{decode, encode};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Who may change names now: many of those who work on the volume, or the keeper alone, which so has a name as it looked at it.
-/// Whoever has them waits for nothing.
+/// The lock on names: shared by writers, exclusive for the reconciler, so that a name does not change after its
+/// check. No holder blocks on anything else.
 #[derive(Clone, Default)]
 pub(in crate::volume) struct NameLock(Arc<RwLock<()>>);
 
 impl NameLock {
-    /// For those who work on the volume.
+    /// The shared lock, for writers.
     pub(in crate::volume) fn share(&self) -> RwLockReadGuard<'_, ()> {
         self.0.read().expect("no thread panics while it holds the lock")
     }
 
-    /// For the keeper.
+    /// The exclusive lock, for the reconciler.
     pub(in crate::volume) fn own(&self) -> RwLockWriteGuard<'_, ()> {
         self.0.write().expect("no thread panics while it holds the lock")
     }
 }
 
-/// The note of plain files that take the place of versions that are away.
+/// Key of the note with plain files that replace remote versions.
 const REPLACING: &str = "replacing";
 
-/// How many of them are noted: many more than can be replaced before the keeper looks.
+/// Noted files at most: many more than can be replaced before the reconciler looks.
 const MAX_NOTED: usize = 256;
 
-/// A plain file that takes the place of a version that is away: of which node and version, and its inode number.
+/// A plain file that replaces a remote version: the node, the version, and the inode number of the file.
 pub(in crate::volume) type Successor = (NodeId, u64, u64);
 
-/// Names that somebody replaces who knows of the version that is away, from before the change until the catalogue has it: the
-/// keeper may come to such a name at any moment between.
+/// Names that a writer replaces knowing of the remote version, from before the change until the catalogue has it: the
+/// reconciler may compare such a name at any moment in between.
 #[derive(Default)]
 pub(in crate::volume) struct Replacing {
     names: Mutex<HashMap<RelPath, Replaced>>,
-    /// The files that took such places last, which the catalogue has before they do: a kill may come between.
+    /// The most recent replacing files, stored before their renames: a kill may come between the rename and the
+    /// commit.
     noted: Mutex<VecDeque<Successor>>,
 }
 
 struct Replaced {
     version: u64,
-    /// How many are at it.
+    /// Number of writers that are replacing it.
     writers: usize,
     /// Whether the plain file is the new one.
     done: bool,
@@ -61,7 +62,7 @@ impl Replacing {
         self.noted.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Stores that a file is about to take such a place.
+    /// Stores that a file is about to replace a remote version.
     pub(in crate::volume) fn note(&self, tree: &VolumeTree, successor: Successor) -> Result<(), Error> {
         let mut noted = self.noted();
         if noted.len() == MAX_NOTED {
@@ -71,7 +72,7 @@ impl Replacing {
         tree.set_note(REPLACING, &encode(&Vec::from(noted.clone())))
     }
 
-    /// Reads what was stored before the PoP was started.
+    /// Reads the files that were stored before the PoP was started.
     pub(in crate::volume) fn recall(&self, tree: &VolumeTree) -> Result<(), Error> {
         if let Some(note) = tree.note(REPLACING)?.filter(|note| !note.is_empty()) {
             *self.noted() = decode::<Vec<Successor>>("replacing", &note)?.into();
@@ -79,12 +80,12 @@ impl Replacing {
         Ok(())
     }
 
-    /// Whether a file took the place of a version, as far as it has come to the plain tree.
+    /// Whether this file was noted as replacing the version.
     pub(in crate::volume) fn is_noted(&self, successor: &Successor) -> bool {
         self.noted().contains(successor)
     }
 
-    /// Somebody begins to replace a version.
+    /// A writer begins to replace a version.
     pub(in crate::volume) fn begin(&self, path: RelPath, version: u64) {
         let mut all = self.all();
         let replaced = all.entry(path).or_insert(Replaced { version, writers: 0, done: false });
@@ -92,7 +93,7 @@ impl Replacing {
         *replaced = Replaced { version, writers: replaced.writers + 1, done };
     }
 
-    /// The plain file is replaced, if it is `done`, and noted.
+    /// A writer has ended; `done` if the plain file is the new one.
     pub(in crate::volume) fn end(&self, path: &RelPath, done: bool) {
         if let Some(replaced) = self.all().get_mut(path) {
             replaced.writers = replaced.writers.saturating_sub(1);
@@ -100,7 +101,7 @@ impl Replacing {
         }
     }
 
-    /// The catalogue has what was noted of a name.
+    /// The catalogue has the state of this name.
     pub(in crate::volume) fn settle(&self, path: &RelPath) {
         let mut all = self.all();
         if all.get(path).is_some_and(|replaced| replaced.writers == 0) {
@@ -108,12 +109,12 @@ impl Replacing {
         }
     }
 
-    /// The version that the plain file of a name has replaced, and the catalogue does not know it yet.
+    /// The version that the plain file of a name has replaced and that the catalogue still lists.
     pub(in crate::volume) fn replaced(&self, path: &RelPath) -> Option<u64> {
         self.all().get(path).filter(|replaced| replaced.done).map(|replaced| replaced.version)
     }
 
-    /// The version that somebody replaces under a name.
+    /// The version that writers of a name are replacing or have replaced.
     pub(in crate::volume) fn version(&self, path: &RelPath) -> Option<u64> {
         self.all().get(path).map(|replaced| replaced.version)
     }
@@ -127,7 +128,7 @@ mod tests {
     fn what_is_replaced_is_known_until_the_catalogue_has_it() {
         let (replacing, path) = (Replacing::default(), RelPath::parse(b"a").unwrap());
         replacing.begin(path.clone(), 7);
-        // The keeper came to the name before it was changed.
+        // The reconciler compared the name before it was changed.
         replacing.settle(&path);
         assert_eq!(replacing.version(&path), Some(7));
         assert_eq!(replacing.replaced(&path), None);

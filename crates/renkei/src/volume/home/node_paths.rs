@@ -1,4 +1,4 @@
-//! A cache of the paths of nodes: names that are known by the numbers of their directories.
+//! A cache of the paths of directories, by node number.
 
 use crate::catalogue::VolumeTree;
 use renkei_core::error::Error;
@@ -6,25 +6,25 @@ use renkei_core::namespace::{Dentry, NodeId, ROOT};
 use renkei_core::path::RelPath;
 use std::collections::{HashMap, HashSet};
 
-/// Paths in a tree, as far as they were looked up.
+/// Paths of directories in a tree, as far as they were looked up.
 pub(in crate::volume) struct NodePaths<'t> {
     tree: &'t VolumeTree,
     known: HashMap<NodeId, Option<RelPath>>,
-    /// Names that directories had which are not in the tree any more.
+    /// Last names of directories that are not in the tree any more.
     gone: HashMap<NodeId, Dentry>,
 }
 
-/// Directories with their names, the lowest first, and the path above the last one.
+/// Directories with their names, the lowest first, and the path of the parent of the last one.
 type Climbed = (Vec<(NodeId, Dentry)>, Option<RelPath>);
 
 impl<'t> NodePaths<'t> {
-    /// Of a tree, and of what it had before some directories went.
+    /// The paths in a tree, and of directories that were removed from it.
     pub(in crate::volume) fn of_tree(tree: &'t VolumeTree, gone: HashMap<NodeId, Dentry>) -> Self {
         NodePaths { tree, known: HashMap::new(), gone }
     }
 
-    /// The path of a name; none if its directory is not known, or if it is longer than paths are: a site may say so of directories
-    /// one below the other, and no plain file is there.
+    /// The path of a name; none if its directory is not known, or if the path is too long: a hostile site may nest
+    /// directories deeper than a path can hold, and no plain file is there.
     pub(in crate::volume) fn of(&mut self, spot: &Dentry) -> Result<Option<RelPath>, Error> {
         Ok(self.of_dir(spot.dir)?.and_then(|dir| dir.child(&spot.name.0).ok()))
     }
@@ -46,8 +46,8 @@ impl<'t> NodePaths<'t> {
         Ok(self.known[&dir].clone())
     }
 
-    /// The names of a directory and of those above it whose paths are not known, and the path above them; none if there is
-    /// no way up, as in directories that lie one within the other.
+    /// The names of a directory and of its ancestors whose paths are not cached, and the path above them; none if the
+    /// root is not reached, as in a cycle of directories.
     fn climb(&self, dir: NodeId) -> Result<Climbed, Error> {
         let (mut above, mut seen, mut at) = (Vec::new(), HashSet::new(), dir);
         while at != ROOT {

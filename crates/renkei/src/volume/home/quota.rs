@@ -1,9 +1,9 @@
-//! The limits of a volume, kept where its plain files change.
+//! The quotas of a volume, enforced where its plain files change.
 //!
-//! What is about to get a name is weighed against what it replaces and reserved ([`Ledger`]) before anybody sees it; with
-//! the next commit of the keeper the catalogue counts it and the reservation is settled. Weighing and renaming are one
-//! step for all who work on a limited volume, so that two who replace the same file do not both count what was there.
-//! Volumes without limits do none of this. What others change behind our back is counted, and never refused.
+//! The difference that a new name makes is reserved ([`Ledger`]) before the name is visible; with the next commit of
+//! the reconciler the catalogue counts it and the reservation is settled. Weighing and renaming are one critical
+//! section on a volume with quotas, so that two writers who replace the same file do not both subtract the old one.
+//! Volumes without quotas do none of this. Changes past renkei are counted, and never refused.
 
 use crate::catalogue::VolumeTree;
 use crate::store::passwd::user_name;
@@ -20,16 +20,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Under which key the tree has what was handed out to sites that write first.
+/// Key of the note in the tree with the shares that were granted to writing sites.
 const HANDED: &str = "handed";
 
-/// What something adds and takes, by owners.
+/// Differences in usage, by owners.
 pub(in crate::volume) type Parts = Vec<(String, Difference)>;
 
-/// Reservations by the names that were noted with them.
+/// Reservations by the paths that were marked as dirty with them.
 pub(in crate::volume) type Taken = Vec<(RelPath, Vec<Reservation>)>;
 
-/// The limits of one volume.
+/// The quotas of one volume.
 #[derive(Default)]
 pub(in crate::volume) struct Quotas {
     is_limited: AtomicBool,
@@ -40,18 +40,18 @@ pub(in crate::volume) struct Quotas {
 struct State {
     quotas: Vec<Quota>,
     ledger: Ledger,
-    /// What was reserved and done, by the names that were noted with it.
+    /// Reservations of changes that were done and are not in the catalogue, by path.
     done: HashMap<RelPath, Vec<Reservation>>,
 }
 
-/// Room that was reserved, while that for which it was is done. It is given back unless it was.
+/// A reservation during the change that it is for; it is cancelled unless the change is done.
 pub(in crate::volume) struct Reserved<'q> {
     state: MutexGuard<'q, State>,
     number: Reservation,
 }
 
 impl Reserved<'_> {
-    /// It was done, and the name is noted.
+    /// Keeps the reservation: the change is done, and its path is marked as dirty.
     pub(in crate::volume) fn keep(mut self, path: RelPath) {
         let number = std::mem::take(&mut self.number);
         self.state.done.entry(path).or_default().push(number);
@@ -70,12 +70,12 @@ impl Quotas {
         self.state.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether there are limits.
+    /// Whether there are quotas.
     pub(in crate::volume) fn is_limited(&self) -> bool {
         self.is_limited.load(Ordering::Acquire)
     }
 
-    /// Sets the limits; what there is then is looked up.
+    /// Sets the quotas; the current usage is read from the catalogue.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -92,7 +92,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Goes on with what was handed out to sites that write first.
+    /// Resumes with the shares that were granted to writing sites.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -103,7 +103,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Hands a site what it may add, and keeps that before it is told.
+    /// Grants a site its quota share, which is stored before the site is told.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -123,13 +123,13 @@ impl Quotas {
         Ok(told)
     }
 
-    /// What sites that write first may still add under a limit.
+    /// The unused part of all granted shares under a limit.
     pub(in crate::volume) fn handed(&self, owner: Option<&str>) -> Use {
         self.state().ledger.handed().out(owner)
     }
 
-    /// Decides changes of a site and counts them, in one step: what it used of its share and what it may add after its
-    /// last change are always of one moment.
+    /// Decides changes of a site and counts them in one critical section: the used part of its share and the rest
+    /// after its last change are always consistent.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -153,7 +153,7 @@ impl Quotas {
         Ok(records)
     }
 
-    /// Reserves what somebody is about to do; `Err` with the limit in the way.
+    /// Reserves quota; `Err` with the limit that is exceeded.
     pub(in crate::volume) fn reserve(
         &self,
         parts: impl FnOnce() -> Result<Parts, Error>,
@@ -166,7 +166,7 @@ impl Quotas {
         })
     }
 
-    /// The reservations behind names that the keeper is about to compare.
+    /// Takes the reservations of paths that the reconciler is about to compare.
     pub(in crate::volume) fn taken(&self, paths: &BTreeSet<RelPath>) -> Taken {
         if !self.is_limited() {
             return Taken::new();
@@ -175,13 +175,13 @@ impl Quotas {
         paths.iter().filter_map(|path| state.done.remove_entry(path)).collect()
     }
 
-    /// What was taken is not in the catalogue.
+    /// Puts reservations back: the commit failed.
     pub(in crate::volume) fn put_back(&self, taken: Taken) {
         let mut state = self.state();
         taken.into_iter().for_each(|(path, numbers)| state.done.entry(path).or_default().extend(numbers));
     }
 
-    /// Takes over what the catalogue has, with what was taken in it.
+    /// Takes over the usage from the catalogue, which now includes the changes of these reservations.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -196,7 +196,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// The room that the limits leave this thread's account of what the file system has.
+    /// The space of the file system, narrowed to the quotas of this thread's account.
     pub(in crate::volume) fn narrow(&self, space: Space) -> Space {
         if !self.is_limited() {
             return space;
@@ -223,12 +223,12 @@ fn own_name() -> String {
     user_name(uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// What a new name adds that is no file.
+/// The difference of a new directory or symbolic link.
 pub(in crate::volume) fn one_more() -> Result<Parts, Error> {
     Ok(vec![(own_name(), Difference { files: 1, bytes: 0 })])
 }
 
-/// What a file that was written beside its place adds there, and what it takes away.
+/// The difference when a file under a temporary name replaces an existing entry.
 ///
 /// # Errors
 /// Those of the file system.
@@ -236,7 +236,7 @@ pub(in crate::volume) fn of_rename(from: (&dyn Dir, &[u8]), to: (&dyn Dir, &[u8]
     let (entry, raw) = from.0.entry(from.1, Detail::Basic)?;
     let new = Plain { entry, raw };
     let mut parts = vec![weighed(&new, 1)];
-    // Of a file with several names the content stays.
+    // The content of a file with several names stays.
     let old = look(to.0, to.1)?.filter(|old| old.raw.nlink < 2 && old.raw.ino != new.raw.ino);
     parts.extend(old.filter(|old| old.entry.kind != EntryKind::Dir).map(|old| weighed(&old, -1)));
     Ok(parts)
@@ -247,7 +247,7 @@ fn weighed(plain: &Plain, sign: i64) -> (String, Difference) {
     (plain.attributes().owner, Difference { files: sign, bytes: sign * bytes })
 }
 
-/// The error of who is over a limit.
+/// The error of a change that exceeds a limit.
 pub(in crate::volume) fn refused(op: &str, path: &RelPath, excess: &Excess) -> Error {
     Error::new(Code::QuotaExceeded, op, path, excess)
 }

@@ -1,7 +1,7 @@
 //! The reconciler: the thread that brings the catalogue of a volume up to date with its plain tree.
 //!
-//! It compares the dirty names within 100 ms, and between them scans the whole tree now and again, one directory at a
-//! time, so that a flush of dirty names never waits for a scan.
+//! It compares dirty names within 100 ms. In between it scans the whole tree periodically, one directory at a time,
+//! so that a flush of dirty names never waits for a scan.
 
 use super::arrived_digests::ArrivedDigests;
 use super::dirty_names::{DirtyNames, Job, Taken};
@@ -23,16 +23,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Pause before a scan that failed is tried again.
+/// Pause before a failed scan is retried.
 pub(in crate::volume) const PAUSE: Duration = Duration::from_secs(10);
 
-/// Noted names that are looked up at once.
+/// Dirty names that are prefetched at once.
 const PART: usize = 1000;
 
-/// Directories of what was renamed that are looked into at once.
+/// Directories of renamed trees that are compared at once.
 const MOST_AT_ONCE: usize = 64;
 
-/// What the keeper shares with those who work on the volume.
+/// State that the reconciler shares with the users of the volume.
 pub(in crate::volume) struct Shared {
     pub(in crate::volume) name: String,
     pub(in crate::volume) notes: DirtyNames,
@@ -48,18 +48,18 @@ pub(in crate::volume) struct Shared {
     told: Mutex<Told>,
 }
 
-/// What the keeper tells of itself.
+/// Status of the reconciler.
 #[derive(Clone, Debug, Default)]
 pub(in crate::volume) struct Told {
-    /// The last whole scan.
+    /// The last complete scan.
     pub(in crate::volume) scan: Option<Scan>,
-    /// Whether one is under way.
+    /// Whether a scan is under way.
     pub(in crate::volume) is_scanning: bool,
-    /// Why the catalogue does not follow the files.
+    /// The error that keeps the catalogue from following the files.
     pub(in crate::volume) trouble: Option<Error>,
 }
 
-/// One whole scan.
+/// A complete scan.
 #[derive(Clone, Debug)]
 pub(in crate::volume) struct Scan {
     pub(in crate::volume) ended: SystemTime,
@@ -97,7 +97,8 @@ impl Shared {
         }
     }
 
-    /// Returns when nobody believes any more what was changed: mounts of this home, and other sites.
+    /// Returns when no lease allows reading an older state than the change: of mounts at this home, and of other
+    /// sites.
     pub(in crate::volume) fn settle(&self, holder: Option<HolderId>) {
         self.leases.settle(holder);
         self.site_leases.change_here();
@@ -107,7 +108,7 @@ impl Shared {
         self.told.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// What the keeper told last.
+    /// The current status.
     pub(in crate::volume) fn told(&self) -> Told {
         self.told_mut().clone()
     }
@@ -120,19 +121,19 @@ impl Shared {
 
 /// The scan that is under way.
 struct Running {
-    /// The last one that was asked for when it began.
+    /// The last scan request when it began.
     number: u64,
     started: Instant,
     dirs: u64,
 }
 
-/// The keeper of one volume.
+/// The reconciler of one volume.
 pub(in crate::volume) struct Reconciler {
     pub(in crate::volume) shared: Arc<Shared>,
     pub(in crate::volume) tree: Arc<VolumeTree>,
     pub(in crate::volume) top: Arc<dyn Dir>,
     pub(in crate::volume) compare: TreeDiff,
-    /// Directories that somebody should look into.
+    /// Directories to be compared.
     pub(in crate::volume) todo: Vec<RelPath>,
     running: Option<Running>,
     scan_at: Option<Instant>,
@@ -140,7 +141,7 @@ pub(in crate::volume) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Of the tree below `top`; it begins with a scan.
+    /// A reconciler of the tree below `top`; it begins with a scan.
     pub(in crate::volume) fn new(shared: Arc<Shared>, tree: Arc<VolumeTree>, top: Arc<dyn Dir>) -> Self {
         let compare =
             TreeDiff::new(tree.clone(), top.clone(), shared.digests.clone(), shared.notes.replacing());
@@ -148,7 +149,7 @@ impl Reconciler {
         Reconciler { shared, tree, top, compare, todo: Vec::new(), running: None, scan_at, begun: 0 }
     }
 
-    /// Works until the volume is closed.
+    /// Runs until the volume is closed.
     pub(in crate::volume) fn run(mut self) {
         if !self.recover_at_last() {
             return;
@@ -168,7 +169,7 @@ impl Reconciler {
         }
     }
 
-    /// What came otherwise than through the volume counts for its limits, too.
+    /// Changes past the volume's store count for its quotas, too.
     fn count_again(&self) {
         if let Err(error) = self.shared.quotas.settle(&Vec::new(), &self.tree) {
             tracing::warn!(volume = self.shared.name, %error, "what is in the volume is not known");
@@ -176,7 +177,7 @@ impl Reconciler {
     }
 
     fn on_notes(&mut self, taken: Taken) {
-        // What was found while going through the tree belongs to the scan.
+        // The counts so far belong to the scan under way.
         let during_scan = std::mem::take(&mut self.compare.tally);
         let reserved = self.shared.quotas.taken(&taken.own);
         let stored = self.compare.commit().and_then(|()| self.compare_noted(&taken));
@@ -189,7 +190,7 @@ impl Reconciler {
         match stored {
             Ok(()) => {
                 self.shared.notes.on_stored(&taken);
-                // What was away or wrong may have been replaced or removed.
+                // Remote or corrupt files may have been replaced or removed.
                 let forgotten = if self.shared.away.is_any() { self.forget_if_none() } else { Ok(()) };
                 self.set_trouble(forgotten.err());
             }
@@ -211,7 +212,7 @@ impl Reconciler {
         for part in paths.chunks(PART) {
             self.compare.read_ahead(part)?;
             for path in part {
-                // What is in them was made by those who noted it, too.
+                // New directories only need a watch: their entries are dirty names of their own.
                 self.compare.bring(path)?.iter().for_each(|dir| self.watch(dir));
             }
             self.compare.commit_if_full()?;
@@ -228,7 +229,7 @@ impl Reconciler {
             }
         }
         for (path, left) in taken.left.iter().filter(|_| self.shared.leases.is_held()) {
-            // Whoever changed it again has told that himself.
+            // A later writer through the volume invalidates the leases itself.
             if !self.shared.notes.holds(path) && !self.compare.is_as(path, *left) {
                 self.call_back(path);
             }
@@ -236,7 +237,7 @@ impl Reconciler {
         self.compare.commit()
     }
 
-    /// Tells those who hold leases that somebody changed a name past renkei.
+    /// Invalidates leases on a name that was changed past renkei.
     fn call_back(&self, path: &RelPath) {
         if !self.shared.leases.is_held() {
             return;
@@ -245,7 +246,7 @@ impl Reconciler {
         let own: Result<u64, Error> = dir_of(path);
         let (parent, name) = (path.parent().unwrap_or_default(), path.name().unwrap_or_default());
         let above: Result<u64, Error> = dir_of(&parent);
-        // A directory that is gone was told of by the one above it.
+        // For a removed directory the invalidation of its parent is enough.
         let mut changed = above.map(|dir| Changed::name(dir, name)).unwrap_or_default();
         changed.nodes.extend(own);
         if !changed.dirs().is_empty() {
@@ -253,7 +254,8 @@ impl Reconciler {
         }
     }
 
-    /// What was renamed may have been looked at in the middle of it, and its directories are watched by their new names.
+    /// Compares renamed directories, which may have been compared in the middle of the rename, and watches them under
+    /// their new paths.
     fn look_into_moved(&mut self, taken: &Taken) -> Result<(), Error> {
         let mut moved: Vec<RelPath> = taken.moved.iter().map(|(_, to)| to.clone()).collect();
         for _ in 0..MOST_AT_ONCE {
@@ -261,7 +263,7 @@ impl Reconciler {
             self.watch(&dir);
             moved.extend(self.compare.look_into(&dir, |_| false)?);
         }
-        // The rest of a large tree waits for its turn: it moved as a whole.
+        // The rest of a large tree is compared later: it was renamed as a whole.
         self.todo.extend(moved);
         Ok(())
     }
@@ -283,10 +285,10 @@ impl Reconciler {
         self.shared.told_mut().is_scanning = true;
     }
 
-    /// Looks into one directory.
+    /// Compares one directory.
     fn step(&mut self) {
         let Some(dir) = self.todo.pop() else { return self.end_scan() };
-        // Watched first, so that what changes after the look is heard.
+        // Before the comparison, so that later changes are reported.
         self.watch(&dir);
         let notes = &self.shared.notes;
         match self.compare.look_into(&dir, |path| notes.holds(path)) {
@@ -322,7 +324,7 @@ impl Reconciler {
         self.shared.notes.end_scan(running.number);
     }
 
-    /// The catalogue could not be written: a scan later finds all that was lost.
+    /// Drops the batch after a failed write of the catalogue: a later scan finds all lost changes.
     pub(in crate::volume) fn give_up(&mut self, error: &Error) {
         tracing::warn!(volume = self.shared.name, %error, "the catalogue does not follow the files");
         self.compare.forget();

@@ -17,88 +17,88 @@ use renkei_core::path::RelPath;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The folder of what arrives, in the top of the plain tree: a temporary name, so that it is in no catalogue.
+/// The folder of fetched files, at the top of the plain tree; its temporary name keeps it out of the catalogue.
 pub const INCOMING: &[u8] = b".rk~0000617761790000-0000000000000000";
 
-/// Works as the account whose files a volume's are.
+/// Runs work with the rights of the account that owns a volume's files.
 pub trait Hands: Send + Sync {
-    /// Its number.
+    /// The uid of the account.
     ///
     /// # Errors
     /// `AccountUnknown`.
     fn uid(&self) -> Result<u32, Error>;
 
-    /// Does some work as it, and returns when that is done.
+    /// Runs some work as the account, and returns when it is done.
     ///
     /// # Errors
-    /// Why it cannot be assumed.
+    /// The error that keeps it from using the account.
     fn run(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), Error>;
 }
 
-/// Reads what the plain files do not have.
+/// Reads content that the plain files do not have.
 pub trait Elsewhere: Send + Sync {
-    /// Opens a version at the site that wrote it; one that is another by now says what it is.
+    /// Opens a version at a site that holds it; if that site has another one by now, the opened file tells which.
     ///
     /// # Errors
-    /// Why that site cannot be asked, with its name.
+    /// The error of that site, with its name.
     fn open(&self, wanted: &Wanted<'_>) -> Result<Box<dyn ReadFile>, Error>;
 }
 
-/// A file that is wanted of another site.
+/// A version to be opened at another site.
 pub struct Wanted<'a> {
-    /// Where it is in the volume.
+    /// The path in the volume.
     pub path: &'a RelPath,
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// Which content.
+    /// The content.
     pub content: &'a Content,
-    /// What it shows as long as it has this content.
+    /// The stamp under which this content is shown.
     pub stamp: Stamp,
 }
 
-/// A file that is away.
+/// A remote file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwayFound {
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// Which version.
+    /// The version.
     pub version: u64,
     /// The site that wrote it.
     pub origin: Origin,
-    /// Where it is in the volume.
+    /// The path in the volume.
     pub path: RelPath,
-    /// The name it gets in the folder of what arrives.
+    /// The name that the file gets in the folder of fetched files.
     pub name: Vec<u8>,
-    /// BLAKE3 of its content, if it is known.
+    /// BLAKE3 digest of the content, if it is known.
     pub digest: Option<[u8; 32]>,
-    /// Whether the plain file is there and was found wrong.
+    /// Whether the plain file exists and is corrupt.
     pub is_wrong: bool,
 }
 
-/// A file that was fetched and waits to be put in its place.
+/// A fetched file that waits to be moved to its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Which node.
+    /// The node.
     pub id: NodeId,
-    /// The version it was fetched as.
+    /// The version that was fetched.
     pub version: u64,
-    /// Its name in the folder of what arrives.
+    /// The name in the folder of fetched files.
     pub name: Vec<u8>,
 }
 
-/// What the keeper is asked to do between two looks at the plain tree.
+/// A request that the reconciler handles between two comparisons.
 pub(in crate::volume) enum Ask {
-    /// Decides changes of a site that follows, and does them in the plain tree.
+    /// Decides changes of a follower, and materialises them in the plain tree.
     Submit(Vec<SequencedChange>),
-    /// The same with one of the home's own, of something that is away.
+    /// The same with a change of the home's own to a remote file.
     Own(Change),
-    /// Puts what was fetched in its place.
+    /// Moves fetched files to their names.
     Place(Vec<Arrived>),
-    /// Takes what reading plain files told.
+    /// Takes verdicts of the scrub on plain files.
     Judge(Vec<FileVerdict>),
 }
 
-/// In which directories something is away: never too few of them.
+/// Directories with remote content, or a superset; while the set is not known, every directory counts.
 #[derive(Default)]
 pub(in crate::volume) struct AwayDirs(Mutex<Option<HashSet<NodeId>>>);
 
@@ -107,28 +107,28 @@ impl AwayDirs {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Whether there may be something in a directory.
+    /// Whether a directory may have remote content.
     pub(in crate::volume) fn has(&self, dir: NodeId) -> bool {
         self.lock().as_ref().is_none_or(|dirs| dirs.contains(&dir))
     }
 
-    /// Whether there may be something at all.
+    /// Whether the volume may have remote content.
     pub(in crate::volume) fn is_any(&self) -> bool {
         self.lock().as_ref().is_none_or(|dirs| !dirs.is_empty())
     }
 
-    /// Adds some; the first call says which all of them are.
+    /// Adds directories; after the first call the set counts as known.
     pub(in crate::volume) fn add(&self, dirs: impl IntoIterator<Item = NodeId>) {
         self.lock().get_or_insert_default().extend(dirs);
     }
 
-    /// Nothing is away.
+    /// Notes that the volume has no remote content.
     pub(in crate::volume) fn clear(&self) {
         *self.lock() = Some(HashSet::new());
     }
 }
 
-/// The content of a file that is away.
+/// The content of a node, if it is remote.
 ///
 /// # Errors
 /// `CatalogueFailed`.
@@ -144,7 +144,7 @@ pub fn away_content<'n>(tree: &VolumeTree, id: NodeId, node: &'n Node) -> Result
 }
 
 impl Volume {
-    /// Decides changes that a site made that follows, and does them in the plain tree.
+    /// Decides changes of a follower, and materialises them in the plain tree.
     ///
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if changes before one are missing.
@@ -152,12 +152,12 @@ impl Volume {
         self.shared.notes.ask(Ask::Submit(changes))
     }
 
-    /// Changes something that is away.
+    /// Changes a remote file.
     pub(in crate::volume) fn change_away(shared: &Shared, change: Change) -> Result<(), Error> {
         shared.notes.ask(Ask::Own(change))
     }
 
-    /// Puts what was fetched in its place; what is not wanted any more stays where it is.
+    /// Moves fetched files to their names; files that are not wanted any more stay where they are.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -165,13 +165,13 @@ impl Volume {
         self.shared.notes.ask(Ask::Place(arrived))
     }
 
-    /// Whether something may be away.
+    /// Whether the volume may have remote content.
     pub fn is_any_away(&self) -> bool {
         self.shared.away.is_any()
     }
 
-    /// Files that are away, in the order in which they were written, after a version; with the last version of those that
-    /// were looked at. None after the last.
+    /// Remote files after a version, in the order of their versions, with the last version that was examined; none
+    /// after the last one. Pass that version to get the next page.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -194,7 +194,7 @@ impl Volume {
         Ok(Some((last, found)))
     }
 
-    /// What each site has alone.
+    /// Content that exists at one other site only, by site.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -204,13 +204,13 @@ impl Volume {
 }
 
 impl VolumeStore {
-    /// A volume, and what reads of other sites what it does not have.
+    /// A volume with a reader of remote content.
     pub fn with_elsewhere(volume: Arc<Volume>, elsewhere: Arc<dyn Elsewhere>) -> Self {
         VolumeStore { elsewhere: Some(elsewhere), ..VolumeStore::new(volume) }
     }
 }
 
-/// Whose content it is.
+/// The origin that wrote a content.
 pub fn writer(content: &Content) -> Origin {
     content.by.0
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const TITECH: Origin = Origin(1);
 
-/// A site that follows, with what it has.
+/// A follower with its content.
 struct Writer {
     number: u64,
     content: BTreeMap<String, Vec<u8>>,
@@ -54,7 +54,7 @@ impl Writer {
     fn submit(&mut self, place: &Place, changes: Vec<Change>) {
         let changes = self.numbered(changes);
         place.volume.submit(changes.clone()).unwrap();
-        // Sent again because the answer was lost.
+        // The changes are sent again, as after a lost answer.
         place.volume.submit(changes).unwrap();
     }
 
@@ -112,7 +112,7 @@ impl Elsewhere for There {
     }
 }
 
-/// The volume as one sees it who can read at the other site.
+/// The view of a user at the home for whom the other site is reachable.
 fn view(place: &Place, writer: &Writer) -> Arc<dyn Dir> {
     let there = Arc::new(There(writer.content.clone()));
     VolumeStore::with_elsewhere(place.volume.clone(), there).root().unwrap()
@@ -132,7 +132,7 @@ fn read(dir: &dyn Dir, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Brings all that is away, as the site does.
+/// Fetches all remote content, as the site does.
 fn bring(place: &Place, writer: &Writer) {
     let root = crate::store::local::LocalStore::open(&place.top, crate::store::local::AccessMode::ReadWrite);
     let root = root.unwrap().root().unwrap();
@@ -166,7 +166,7 @@ fn only_there(place: &Place) -> Vec<AwayAt> {
     place.volume.away_by_site().unwrap()
 }
 
-/// A scan finds nothing, and nothing was found meanwhile.
+/// A scan finds nothing, and no record was added meanwhile.
 fn assert_quiet(place: &Place) {
     place.volume.flush().unwrap();
     let before = place.volume.standing().unwrap().records;
@@ -234,7 +234,7 @@ fn directories_deeper_than_a_path_is_long_stop_nothing() {
     writer.submit(&place, vec![good]);
     assert!(place.at("good").is_file());
     assert!(place.volume.find_away(0, 1000).is_ok());
-    // They go as they came.
+    // The directories are removed in reverse order.
     let remove = Change::Remove {
         at: spot(TITECH.id(140), "deep"),
         seen: None,
@@ -260,7 +260,7 @@ fn an_older_version_stays_until_the_new_one_came() {
     place.reopen();
     assert_quiet(&place);
     assert_eq!(read(&*view(&place, &writer), "x"), b"newer");
-    // Another one who does not know of it writes the plain file.
+    // A local writer who does not know of the remote version writes the plain file.
     fs::write(place.at("x"), b"by hand").unwrap();
     place.check();
     let conflict = listed(&*place.root()).into_iter().find(|name| name.contains("conflict")).unwrap();
@@ -286,7 +286,7 @@ fn what_somebody_made_in_the_place_of_what_is_away_stays_beside_it() {
     let names = listed(&*place.root());
     let other = names.iter().find(|name| name.starts_with("f.conflict-0-")).unwrap();
     assert_eq!(fs::read(place.at(other)).unwrap(), b"ours, made by hand");
-    // What is removed by hand was held, and goes; what is away stays, with its directory.
+    // A file removed by hand was held, and is removed; a remote file stays, with its directory.
     let mut changes = vec![writer.make(2, spot(ROOT, "d"), NewKind::Dir, 0o755)];
     writer.number += 1;
     changes.extend(writer.file(3, spot(TITECH.id(2), "far"), "d/far", b"far"));
@@ -323,7 +323,7 @@ fn what_is_away_is_renamed_changed_and_removed_at_the_home() {
     root.hard_link(b"c", &*to, b"linked").unwrap();
     let mtime = FileTime { secs: 1_003, nanos: 7 };
     root.set_meta(b"c", &Meta { mode: 0o600, mtime, ..Meta::default() }).unwrap();
-    // Written by somebody who saw it: a new version, and no conflict.
+    // A writer who has seen the remote version replaces it: a new version, and no conflict.
     place.put("d", b"the home's");
     place.root().sync().unwrap();
     assert_eq!(
@@ -375,11 +375,11 @@ fn names_that_others_change_are_followed_in_the_plain_tree() {
     assert_log(&place.volume);
 }
 
-/// A directory in which no names can be changed, not by root either, until this is dropped.
+/// A directory in which no names can be changed, even by root, until this is dropped.
 struct Frozen(std::path::PathBuf);
 
 impl Frozen {
-    /// None where that cannot be had.
+    /// Returns none where that is not possible.
     fn new(dir: std::path::PathBuf) -> Option<Frozen> {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o500)).unwrap();
         let frozen = Frozen(dir);
@@ -427,7 +427,7 @@ fn what_others_change_and_cannot_be_done_here_is_undone_and_what_follows_stays_w
     writer.number -= 2;
     writer.submit(&place, changes);
     bring(&place, &writer);
-    // The directory and its file are what they were, so whoever holds them keeps them.
+    // The directory and its file keep their nodes, so followers keep their replicas.
     assert_eq!(node(&place, &spot(locked, "sec")).unwrap().0, sec);
     assert_eq!(node(&place, &spot(sec, "old")).unwrap().0, old);
     assert!(node(&place, &spot(mine, "sec")).is_none() && node(&place, &spot(locked, "gone")).is_some());
@@ -482,7 +482,7 @@ fn what_was_decided_before_a_kill_is_done_after_it() {
     changes.extend(writer.file(2, spot(TITECH.id(1), "f"), "d/f", b"f"));
     writer.number -= 3;
     let changes = writer.numbered(changes);
-    // The keeper was killed when it had decided.
+    // The PoP was killed after the decision and before the changes were materialised.
     place.volume.tree().set_note("begun", &renkei_core::wire::encode(&seq)).unwrap();
     place.volume.tree().decide(&changes).unwrap();
     place.reopen();
@@ -496,8 +496,8 @@ fn what_was_decided_before_a_kill_is_done_after_it() {
     assert_log(&place.volume);
 }
 
-/// A file that is away, and in its place a plain one of the same length and time that the volume has not noted; gives the number of
-/// that one and of its inode.
+/// A remote file, and under its name a plain file of the same size and time that is not noted; returns the node and
+/// inode number of the plain file.
 fn put_unnoted(place: &Place, writer: &mut Writer) -> (NodeId, u64, u64) {
     place.check();
     let file = writer.file(1, spot(ROOT, "f"), "f", b"came");
@@ -567,7 +567,7 @@ fn what_has_the_length_and_time_of_what_is_away_is_not_taken_for_it() {
     assert_eq!(fs::read(place.at(&names[1])).unwrap(), b"came");
 }
 
-/// What reading a plain file told, whatever is in it.
+/// A verdict on a plain file, whatever its content.
 fn judged(place: &Place, name: &str, is_wrong: bool) -> Vec<FileVerdict> {
     let (id, node) = node(place, &spot(ROOT, name)).unwrap();
     let held = place.volume.tree().held(id).unwrap().unwrap();
@@ -590,7 +590,7 @@ fn a_plain_file_that_is_wrong_is_read_elsewhere_until_another_comes() {
     place.reopen();
     place.check();
     assert!(view(&place, &writer).open_read(b"a").is_err());
-    // The disk gave other bytes once.
+    // The disk had returned wrong bytes once.
     place.volume.judge(judged(&place, "a", false)).unwrap();
     assert_eq!((read(&*place.root(), "a"), only_there(&place)), (b"wrong bytes".to_vec(), vec![]));
     place.volume.judge(judged(&place, "a", true)).unwrap();

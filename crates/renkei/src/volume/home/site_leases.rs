@@ -18,19 +18,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Under which key the tree has what a home that is started anew must know.
+/// Key of the note in the tree that a restarted home needs.
 const NOTE: &str = "site leases";
-/// How long an open waits for a site that is there and does not hand in its changes: then it counts as lost.
+/// Timeout of an open for a site that answers and does not hand in its changes: then the site counts as lost.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
-/// Longest wait for news of one question.
+/// Longest time that one request of a site is held (long poll).
 const MOST_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What outlives the process.
+/// The persistent state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
-    /// Whether any lease was given.
+    /// Whether any lease was ever given.
     is_used: bool,
-    /// The sites whose write leases were not returned.
+    /// Sites whose write leases were not returned.
     writers: Vec<Origin>,
 }
 
@@ -41,7 +41,7 @@ pub struct HomeLeases {
     leases: Mutex<State>,
     changed: Condvar,
     begun: Instant,
-    /// Whether any lease was given, by this home or the one before it: looked at before each change.
+    /// Whether any lease was given, by this process or an earlier one: a fast path for changes.
     is_used: AtomicBool,
 }
 
@@ -51,13 +51,13 @@ struct State {
 }
 
 impl HomeLeases {
-    /// A number that no home before had, of some random bytes.
+    /// A random round that no earlier process of the home had.
     pub fn round(random: &[u8; 16]) -> u64 {
-        // A site that has heard of no home says 0.
+        // Zero is the round of a site that has heard of no home.
         u64::from_le_bytes(*random.first_chunk().expect("16 bytes are more than 8")) | 1
     }
 
-    /// Those of a volume; `round` is another number at each start.
+    /// The leases of a volume; `round` differs at each start.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -91,7 +91,7 @@ impl HomeLeases {
         self.is_used.load(Ordering::SeqCst)
     }
 
-    /// Keeps on the disk what the next home must know, before anybody hears of it.
+    /// Stores the persistent state before any site is told.
     fn note(&self, state: &mut State) -> Result<(), Error> {
         let note = Note { is_used: true, writers: state.leases.writers() };
         if state.noted != note {
@@ -101,13 +101,13 @@ impl HomeLeases {
         Ok(())
     }
 
-    /// Mounts of this home hold leases on names only while no other site writes.
+    /// Suspends the leases of mounts at this home on names while another site has a write lease.
     fn suspend_mounts(&self) {
         let may_read = self.state().leases.may_read_here(self.now());
         self.mounts.suspend(!may_read);
     }
 
-    /// Waits until nothing is awaited any more, or the time is over.
+    /// Waits until all awaited sites have answered, or for `within`.
     fn wait(&self, mut awaited: Awaited, within: Duration) -> Awaited {
         let deadline = self.now() + within;
         let mut state = self.state();
@@ -122,10 +122,10 @@ impl HomeLeases {
         }
     }
 
-    /// A site asks for its leases. Returns as soon as there is something for it to do.
+    /// Renews the leases of a site. Returns as soon as there is news for it (long poll).
     ///
     /// # Errors
-    /// `CatalogueFailed`, and why `go_on` says no.
+    /// `CatalogueFailed`, and the error of `go_on`.
     pub fn renew(
         &self,
         site: Origin,
@@ -134,7 +134,7 @@ impl HomeLeases {
         go_on: impl Fn() -> Result<(), Error>,
     ) -> Result<(LeaseGiven, BTreeSet<Origin>), Error> {
         let until = self.now() + patience.min(MOST_PATIENCE);
-        // Before the log is looked at: whoever changes something after that waits for the answer.
+        // Before the position of the log is read: every later change waits for this site's answer.
         self.is_used.store(true, Ordering::SeqCst);
         let mut state = self.state();
         state.leases.on_answers(site, ask, self.now());
@@ -144,7 +144,7 @@ impl HomeLeases {
             let pause = until.saturating_sub(self.now()).min(Duration::from_millis(500));
             state = self.changed.wait_timeout(state, pause).expect("no thread panics while it holds it").0;
         }
-        // Before anything is given: what is given now is of a log that is at least so long.
+        // Before the lease is given: its log is at least as long.
         let last = self.tree.position()?.seq;
         let (given, now) = (state.leases.renew(site, ask, last, self.now()), self.now());
         self.note(&mut state)?;
@@ -155,7 +155,7 @@ impl HomeLeases {
         Ok((given, lost))
     }
 
-    /// Something was changed here. Returns when no other site believes a copy without it.
+    /// Revokes read leases after a change at the home. Returns when no other site may read a copy without it.
     pub fn change_here(&self) {
         if !self.is_used() {
             return;
@@ -165,10 +165,11 @@ impl HomeLeases {
         self.wait(awaited, 2 * TERM);
     }
 
-    /// A site wants to acknowledge changes. Returns the epoch of its write lease when no other site believes a copy without them.
+    /// Acquires a write lease for a site. Returns its epoch when no other site may read a copy without the site's
+    /// changes.
     ///
     /// # Errors
-    /// `CatalogueFailed`; `SiteLost` if the lease is over by then.
+    /// `CatalogueFailed`; `SiteLost` if the lease has expired by then.
     pub fn acquire(&self, site: Origin) -> Result<u64, Error> {
         self.is_used.store(true, Ordering::SeqCst);
         let (epoch, awaited) = {
@@ -186,8 +187,8 @@ impl HomeLeases {
         }
     }
 
-    /// Returns when all that sites with write leases closed until now is in the log, with the lost sites. The asker is a site
-    /// or, if none is named, the home itself.
+    /// Has sites with write leases hand in their changes. Returns when all that they closed until now is in the log,
+    /// with the lost sites. The asker is a site or, if none is named, the home itself.
     pub fn flush(&self, asker: Option<Origin>) -> BTreeSet<Origin> {
         if !self.is_used() {
             return BTreeSet::new();
@@ -200,12 +201,12 @@ impl HomeLeases {
         self.state().leases.lost(asker, &awaited, self.now())
     }
 
-    /// Whether opens at the home see all that was closed anywhere, without asking.
+    /// Whether opens at the home see all that was closed anywhere, without asking other sites.
     pub fn may_read_here(&self) -> bool {
         !self.is_used() || self.state().leases.may_read_here(self.now())
     }
 
-    /// The lost sites, if the home looks.
+    /// The sites that are lost, for an open at the home.
     pub fn lost(&self) -> BTreeSet<Origin> {
         if !self.is_used() {
             return BTreeSet::new();
@@ -213,7 +214,7 @@ impl HomeLeases {
         self.state().leases.lost(None, &Awaited::default(), self.now())
     }
 
-    /// A site may not write any more: nobody waits for it.
+    /// Drops the lease of a site that may not write any more; no one waits for it from then on.
     ///
     /// # Errors
     /// `CatalogueFailed`.

@@ -1,4 +1,4 @@
-//! A volume against the plain tree below it.
+//! Tests of a volume against the plain tree below it.
 
 use crate::home::Home;
 use crate::store::fault::{Fault, FaultStore, Op as Call};
@@ -25,7 +25,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A volume and the folders it is in.
+/// A volume with its folders.
 pub(in crate::volume) struct Place {
     pub(in crate::volume) volume: Arc<Volume>,
     pub(in crate::volume) store: VolumeStore,
@@ -34,7 +34,7 @@ pub(in crate::volume) struct Place {
     _keep: tempfile::TempDir,
 }
 
-/// What both trees say of a name: kind, mode, owner, group, time, size, target, and which file of those seen it is.
+/// State of a name in either tree: kind, mode, owner, group, time, size, target, and the index of its file.
 type Line = (char, u32, String, String, FileTime, u64, Vec<u8>, usize);
 
 impl Place {
@@ -47,13 +47,13 @@ impl Place {
         Place { store: VolumeStore::new(volume.clone()), volume, top, home, _keep: keep }
     }
 
-    /// Opens it anew, as a PoP that was restarted does.
+    /// Opens the volume anew, as after a restart of the PoP.
     pub(in crate::volume) fn reopen(&mut self) {
         self.volume = open(&self.home, self._keep.path());
         self.store = VolumeStore::new(self.volume.clone());
     }
 
-    /// Waits until the catalogue has what the kernel tells of the plain tree, without a scan.
+    /// Waits until the catalogue has all changes that the kernel reports, without a scan.
     pub(in crate::volume) fn await_known(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         while known(&self.volume) != plain(&self.top) {
@@ -91,7 +91,7 @@ impl Place {
         dir.rename(&temp, &*dir, name)
     }
 
-    /// What a scan finds.
+    /// The result of a scan.
     pub(in crate::volume) fn check(&self) -> crate::volume::Scanned {
         self.volume.check(|| true).unwrap()
     }
@@ -175,7 +175,7 @@ fn plain_line(path: &Path, files: &mut Vec<u64>) -> Line {
     (kind, data.mode() & 0o7777, user, group, mtime, size, target, number(files, data.ino()))
 }
 
-/// Which of the things seen so far it is.
+/// The index of an id in order of first appearance.
 fn number(seen: &mut Vec<u64>, id: u64) -> usize {
     seen.iter().position(|other| *other == id).unwrap_or_else(|| {
         seen.push(id);
@@ -183,7 +183,7 @@ fn number(seen: &mut Vec<u64>, id: u64) -> usize {
     })
 }
 
-/// Things are numbered by the first name they have in order.
+/// Numbers files by their first name in path order.
 fn number_files(lines: BTreeMap<String, Line>) -> BTreeMap<String, Line> {
     let mut order = Vec::new();
     let numbered = |(path, mut line): (String, Line)| {
@@ -194,7 +194,7 @@ fn number_files(lines: BTreeMap<String, Line>) -> BTreeMap<String, Line> {
     lines.into_iter().map(numbered).collect()
 }
 
-/// The catalogue by path, as it was at a moment.
+/// The catalogue by path, in one consistent state.
 fn known(volume: &Volume) -> BTreeMap<String, Line> {
     let position = || volume.tree().position().unwrap().seq;
     loop {
@@ -207,7 +207,7 @@ fn known(volume: &Volume) -> BTreeMap<String, Line> {
     }
 }
 
-/// The same by many looks, and directories that do not have as many names as they say.
+/// The same with several reads; also returns directories whose counts of names are wrong.
 fn walk(volume: &Volume) -> (BTreeMap<String, Line>, Vec<String>) {
     let (mut lines, mut files, mut miscounted) = (BTreeMap::new(), Vec::new(), Vec::new());
     let root = volume.tree().node(ROOT).unwrap().unwrap();
@@ -243,7 +243,7 @@ fn known_line(id: NodeId, node: &renkei_core::namespace::Node, files: &mut Vec<u
     (kind, has.mode, has.owner.clone(), has.group.clone(), has.mtime, size, target, number(files, id.0))
 }
 
-/// The log replayed is the tree.
+/// Replaying the log gives the tree.
 pub(in crate::volume) fn assert_log(volume: &Volume) {
     let mut replayed = renkei_core::namespace::memory::MemoryTree::default();
     let mut after = 0;
@@ -313,7 +313,7 @@ fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_
     publish(new).unwrap();
     assert!(is_named_first());
     place.assert_same();
-    // The next version of the same file is no new file.
+    // The next version of the same file creates no name.
     local_files.operate(Op::Write { handle: new, offset: 0 }, b"Old").unwrap();
     publish(new).unwrap();
     assert!(!is_named_first());
@@ -402,7 +402,7 @@ fn a_file_with_several_names_changes_once() {
     fs::write(place.at("b"), "longer").unwrap();
     fs::set_permissions(place.at("b"), fs::Permissions::from_mode(0o600)).unwrap();
     place.reopen();
-    // The scan at the start, or this one.
+    // By the scan at the start, or by this one.
     place.check();
     place.assert_same();
     let log = place.volume.tree().log(0, 1000).unwrap();
@@ -472,7 +472,7 @@ fn another_directory_in_its_place_is_not_taken_for_it() {
     fs::create_dir(&place.top).unwrap();
     let refused = || try_open(&place.home, place._keep.path()).err().map(|error| error.code);
     assert_eq!(refused(), Some(Code::StorageMissing));
-    // A copy, with the marker, is not taken by itself either.
+    // A copy with the marker is not accepted by itself either.
     fs::write(place.at("f"), "f").unwrap();
     fs::copy(place.top.with_file_name("kept").join(VOLUME), place.at(VOLUME)).unwrap();
     assert_eq!(refused(), Some(Code::VolumeChanged));
@@ -487,7 +487,7 @@ fn another_directory_in_its_place_is_not_taken_for_it() {
     place.assert_same();
 }
 
-/// Something that is done to the tree; directories and names are chosen among a few.
+/// A step on the tree; directories and names are chosen from a few.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u8, u8, u8),
@@ -498,7 +498,7 @@ enum Step {
     Rename(u8, u8, u8, u8),
     Mode(u8, u8, u16),
     Sync,
-    /// The same steps, but not through the volume.
+    /// The same step in the plain tree, past the volume.
     Behind(Box<Step>),
 }
 
@@ -517,7 +517,7 @@ fn step() -> impl Strategy<Value = Step> {
     (one, 0..3u8).prop_map(|(step, behind)| if behind == 0 { Step::Behind(Box::new(step)) } else { step })
 }
 
-/// Directories that steps work in; most are not there most of the time.
+/// Directories that steps use; most do not exist most of the time.
 const DIRS: [&str; 4] = ["", "0", "0/1", "2"];
 
 fn do_step(place: &Place, step: &Step) {
@@ -538,7 +538,7 @@ fn do_step(place: &Place, step: &Step) {
         }
         Step::Link(d, n, to, m) => {
             let (from, to) = (dir(d), dir(to));
-            // The metadata of a symbolic link with several names is found by a scan alone.
+            // The metadata of a symbolic link with several names are found by a scan only.
             let is_symlink = place.at(&path(d, n)).is_symlink();
             if let (Ok(from), Ok(to), false) = (from, to, is_symlink) {
                 let _ = from.hard_link(n.to_string().as_bytes(), &*to, m.to_string().as_bytes());
@@ -652,7 +652,7 @@ fn many_who_write_at_once_share_the_room() {
         writers.into_iter().map(|writer| writer.join().unwrap()).sum()
     });
     assert_eq!(made, 11, "990 bytes");
-    // Another content for what is there: less, as much, and more than there is room for.
+    // New content for an existing file: smaller, equal, and larger than the quota allows.
     place.volume.flush().unwrap();
     let name = plain(&place.top).into_keys().find(|name| !name.is_empty()).unwrap();
     for (size, fits) in [(90, true), (10, true), (101, false), (100, true)] {

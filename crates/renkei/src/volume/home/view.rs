@@ -1,8 +1,8 @@
-//! A volume as a store.
+//! A volume as a store, at its home.
 //!
-//! Reading and writing is done in the plain directory, by the rules of any local store; each name that is changed is
-//! noted. What a sync promises it promises of the catalogue, too. A link to a directory is followed inside the volume, and
-//! what is changed there is noted by its real path.
+//! Reads and writes go to the plain directory, by the rules of any local store; each changed name is marked as dirty.
+//! A sync covers the catalogue, too. A symbolic link to a directory is followed inside the volume, and changes below
+//! it are marked under the real path.
 
 use super::dirty_names::Touch;
 use super::follower_registry::names_of;
@@ -27,20 +27,20 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// Links that are followed on one path, as the kernel does.
+/// Symbolic links followed on one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// A volume, to be worked on.
+/// An open volume as a store.
 #[derive(Clone)]
 pub struct VolumeStore {
     pub(in crate::volume) volume: Arc<Volume>,
     pub(in crate::volume) elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// For whom it is open, if he holds leases.
+    /// The lease holder for whom it is open, if any.
     pub(in crate::volume) holder: Option<HolderId>,
 }
 
 impl VolumeStore {
-    /// Of a volume that is open.
+    /// The store of an open volume.
     pub fn new(volume: Arc<Volume>) -> Self {
         VolumeStore { volume, elsewhere: None, holder: None }
     }
@@ -50,7 +50,7 @@ impl VolumeStore {
         Arc::new(VolumeDir { inner, real, volume, elsewhere, node: OnceLock::new(), holder })
     }
 
-    /// Where a path leads to, its links replaced by what they say.
+    /// The real path of a path, with its symbolic links resolved.
     fn follow(&self, path: &RelPath) -> Option<RelPath> {
         let top = self.volume.store.root().ok()?;
         let mut todo: VecDeque<Vec<u8>> = path.components().map(<[u8]>::to_vec).collect();
@@ -120,11 +120,11 @@ impl Store for VolumeStore {
 /// One open directory of a volume.
 pub(in crate::volume) struct VolumeDir {
     pub(in crate::volume) inner: Arc<dyn Dir>,
-    /// Its path without links.
+    /// The path without symbolic links.
     pub(in crate::volume) real: RelPath,
     pub(in crate::volume) volume: Arc<Volume>,
     pub(in crate::volume) elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// Its number in the catalogue, once it was looked up.
+    /// The node number in the catalogue, once it was looked up.
     pub(in crate::volume) node: OnceLock<NodeId>,
     pub(in crate::volume) holder: Option<HolderId>,
 }
@@ -135,7 +135,7 @@ impl VolumeDir {
         VolumeDir { inner, real, volume, elsewhere, node: OnceLock::new(), holder: self.holder }
     }
 
-    /// Tells those who hold leases that names were changed here and elsewhere; an empty name is the directory itself.
+    /// Invalidates the leases on changed names; an empty name is the directory itself.
     pub(in crate::volume) fn call_back(&self, changed: &[(&VolumeDir, &[u8])]) {
         let leases = &self.volume.shared.leases;
         if !leases.is_held() {
@@ -158,7 +158,7 @@ impl VolumeDir {
         Ok(())
     }
 
-    /// Who makes a directory holds it.
+    /// Gives the creator of a directory a lease on it.
     fn hold_made(&self, name: &[u8]) {
         let Some(holder) = self.holder else { return };
         let Ok(made) = self.inner.child(name) else { return };
@@ -183,12 +183,12 @@ impl VolumeDir {
         NotedFile { inner, path, name: name.to_vec(), dir }
     }
 
-    /// The path of a name that the catalogue shall know.
+    /// The path of a name that belongs in the catalogue; none for a temporary name.
     pub(in crate::volume) fn noted(&self, name: &[u8]) -> Option<RelPath> {
         if is_temp_name(name) { None } else { self.real.child(name).ok() }
     }
 
-    /// Does something to names of which the catalogue shall know these.
+    /// Does some work on names, with these paths marked as dirty before and after.
     fn change<T>(
         &self,
         paths: Vec<RelPath>,
@@ -201,7 +201,7 @@ impl VolumeDir {
             leave(touch, names);
         }
         drop(touch);
-        // Also if it failed: some of it may be done.
+        // Also after a failure: part of the work may be done.
         self.call_back(names);
         done
     }
@@ -214,7 +214,7 @@ impl VolumeDir {
         self.change(vec![self.real.clone()], &[(self, b"")], work)
     }
 
-    /// Does what adds to the volume, as far as its limits allow.
+    /// Does some work that adds to the volume, after its quota was reserved.
     pub(in crate::volume) fn add<T>(
         &self,
         op: &str,
@@ -227,7 +227,7 @@ impl VolumeDir {
         let reserved = match quotas.reserve(&parts)? {
             Ok(reserved) => reserved,
             Err(_) => {
-                // What was removed a moment ago may not be counted yet.
+                // A recent removal may not be counted yet.
                 self.volume.flush()?;
                 quotas.reserve(&parts)?.map_err(|excess| quota::refused(op, &path, &excess))?
             }
@@ -237,7 +237,7 @@ impl VolumeDir {
         Ok(done)
     }
 
-    /// The same for a name that is no file.
+    /// The same for a directory or symbolic link.
     fn add_name<T>(
         &self,
         op: &str,
@@ -280,7 +280,7 @@ impl VolumeDir {
         if both.is_empty() {
             return work(&*peer.inner);
         }
-        // Only what was written beside its place is more than there was.
+        // Only a file that was written under a temporary name adds to the usage.
         let arrives = new.clone().filter(|_| old.is_none());
         let parts = || quota::of_rename((&*self.inner, from), (&*peer.inner, to));
         let is_away = away.is_some();
@@ -297,9 +297,9 @@ impl VolumeDir {
         if done.is_ok() {
             touch.done();
         }
-        // Before anybody is told.
+        // Before the leases are invalidated.
         drop(touch);
-        // Also if it failed: some of it may be done.
+        // Also after a failure: part of the work may be done.
         self.call_back(&[(self, from), (peer, to)]);
         done?;
         match (old, new) {
@@ -420,7 +420,7 @@ impl Dir for VolumeDir {
             let (id, at, time) = (away.id, peer.spot(to)?, away.node.attributes.mtime);
             return self.change_away(Change::Link { id, at, time });
         }
-        // That a file has several names is seen by looking at one that is known.
+        // Additional hard links are found by comparing a name that is known.
         let both = self.noted(name).into_iter().chain(peer.noted(to)).collect();
         self.change(both, &[(self, name), (peer, to)], || self.inner.hard_link(name, &*peer.inner, to))
     }
@@ -498,8 +498,8 @@ impl Dir for VolumeDir {
     }
 }
 
-/// Notes how names are after they were changed, if somebody may have to be told that they are otherwise later. The time of
-/// a directory tells nothing: it changes with what is in it.
+/// Records the states of names after a change, if leases are held: a later difference means a change past renkei. The
+/// ctime of a directory tells nothing, since it changes with the entries.
 pub(in crate::volume) fn leave(touch: &mut Touch<'_>, names: &[(&VolumeDir, &[u8])]) {
     for (dir, name) in names.iter().filter(|(dir, _)| dir.volume.shared.leases.is_held()) {
         if let Some(path) = dir.noted(name)
@@ -511,14 +511,14 @@ pub(in crate::volume) fn leave(touch: &mut Touch<'_>, names: &[(&VolumeDir, &[u8
     }
 }
 
-/// Whether a rename may replace what has the name.
+/// Whether a rename may replace an existing entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Replace {
     Yes,
     No,
 }
 
-/// A file that is written under its final name.
+/// A file that is written under its final name, which is marked as dirty.
 struct NotedFile {
     inner: Box<dyn WriteFile>,
     path: RelPath,

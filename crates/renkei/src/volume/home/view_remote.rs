@@ -18,24 +18,24 @@ use std::collections::HashSet;
 
 /// Names read from the catalogue at once.
 const PAGE: usize = 1000;
-/// Read by everybody else.
+/// Mode bit for reading by others.
 const OTHERS_READ: u32 = 0o004;
-/// The key of the temporary name by which it is found out whether a directory may be changed.
+/// Key of the temporary name that probes whether names in a directory may be changed.
 const PROBE: u64 = 0x7072_6f62_6500;
 
-/// A file that is away.
+/// A remote file.
 pub(in crate::volume) struct AwayFile {
     pub(in crate::volume) at: Dentry,
     pub(in crate::volume) id: NodeId,
     pub(in crate::volume) node: Node,
     pub(in crate::volume) content: Content,
     stamp: Stamp,
-    /// Whether the plain file is there and was found wrong.
+    /// Whether the plain file exists and is corrupt.
     pub(in crate::volume) is_wrong: bool,
 }
 
 impl AwayFile {
-    /// What is told of it.
+    /// The entry of the file, as the catalogue has it.
     pub(in crate::volume) fn told(self, path: RelPath, dev: u64) -> (Entry, Raw) {
         let Node { attributes, links, .. } = self.node;
         let raw = Raw {
@@ -57,13 +57,13 @@ impl AwayFile {
     }
 }
 
-/// A name in a directory, as messages have it.
+/// The path of a name in a directory, for messages.
 pub(in crate::volume) fn shown_path(dir: &RelPath, name: &[u8]) -> String {
     dir.child(name).map_or_else(|_| String::from_utf8_lossy(name).into(), |path| path.to_string())
 }
 
 impl VolumeDir {
-    /// The directory's number, if something in it may be away.
+    /// The directory's node, if it may have remote content.
     pub(in crate::volume) fn node_with_away(&self) -> Result<Option<NodeId>, Error> {
         if !self.volume.shared.away.is_any() {
             return Ok(None);
@@ -79,13 +79,14 @@ impl VolumeDir {
         Ok(found.map(|node| *self.node.get_or_init(|| node)))
     }
 
-    /// The file of that name, if it is away. One that was replaced a moment ago is here, though the catalogue does not know it yet.
+    /// The file of a name, if it is remote. A file that was replaced a moment ago is local, though the catalogue does
+    /// not know that yet.
     pub(in crate::volume) fn away(&self, name: &[u8]) -> Result<Option<AwayFile>, Error> {
         if is_temp_name(name) {
             return Ok(None);
         }
         let Some(dir) = self.node_with_away()? else { return Ok(None) };
-        // Asked before the catalogue, which may learn it meanwhile.
+        // Before the catalogue is read, which may take the replacement in meanwhile.
         let replaced = self.replaced(name)?;
         let at = Dentry { dir, name: Name(name.to_vec()) };
         let Some((id, node)) = self.volume.tree.child(&at)? else { return Ok(None) };
@@ -102,8 +103,8 @@ impl VolumeDir {
         Ok(self.volume.shared.notes.replacing().replaced(&self.real.child(name)?))
     }
 
-    /// The same for who changes it: waits until the catalogue knows of a file that was replaced, for the change is done to one or
-    /// the other.
+    /// The same before a change of the file: waits until the catalogue knows of a replacement, since the change is
+    /// made either to the plain file or to the catalogue.
     pub(in crate::volume) fn away_to_change(&self, name: &[u8]) -> Result<Option<AwayFile>, Error> {
         if !is_temp_name(name) && self.volume.shared.away.is_any() && self.replaced(name)?.is_some() {
             self.volume.flush()?;
@@ -111,20 +112,20 @@ impl VolumeDir {
         self.away(name)
     }
 
-    /// Stores that the file of a name here is about to take the place of one that is away, so that it is known after a kill.
+    /// Stores that the file of a name is about to replace a remote version, so that it is recognised after a kill.
     pub(in crate::volume) fn note_successor(&self, from: &[u8], away: &AwayFile) -> Result<(), Error> {
         let ino = self.inner.entry(from, Detail::Basic)?.1.ino;
         let replacing = self.volume.shared.notes.replacing();
         replacing.note(&self.volume.tree, (away.id, away.content.version, ino))
     }
 
-    /// A name here in the catalogue.
+    /// A name of this directory in the catalogue.
     pub(in crate::volume) fn spot(&self, name: &[u8]) -> Result<Dentry, Error> {
         let missing = || Error::new(Code::PathNotFound, "look up", &self.real, "not in the catalogue yet");
         Ok(Dentry { dir: self.node_id()?.ok_or_else(missing)?, name: Name(name.to_vec()) })
     }
 
-    /// The plain names, and after them those that are away and have none.
+    /// The plain names, followed by those of remote files without a plain file.
     pub(in crate::volume) fn list_with_away(&self, dir: NodeId) -> Result<Listing, Error> {
         let plain: Vec<Listed> = self.inner.list()?.collect::<Result<_, _>>()?;
         let known: HashSet<&[u8]> = plain.iter().map(|listed| &*listed.name).collect();
@@ -146,7 +147,7 @@ impl VolumeDir {
         Ok(Box::new(plain.into_iter().chain(away).map(Ok)))
     }
 
-    /// Opens a file that is away at the site that has it.
+    /// Opens a remote file at a site that holds it.
     pub(in crate::volume) fn open_away(
         &self,
         name: &[u8],
@@ -154,7 +155,7 @@ impl VolumeDir {
     ) -> Result<Box<dyn ReadFile>, Error> {
         let shown = shown_path(&self.real, name);
         if away.is_wrong {
-            // The plain file says who may.
+            // The permissions of the plain file apply.
             self.inner.open_read(name)?;
         } else if !self.may_read_away(away) {
             return Err(Error::new(Code::PermissionDenied, "open", shown, ""));
@@ -178,7 +179,7 @@ impl VolumeDir {
         is_owner || away.node.attributes.mode & OTHERS_READ != 0
     }
 
-    /// Refuses a name that something has which is away.
+    /// Refuses a name that a remote file has.
     pub(in crate::volume) fn check_free(&self, name: &[u8]) -> Result<(), Error> {
         match self.away(name)? {
             None => Ok(()),
@@ -186,7 +187,7 @@ impl VolumeDir {
         }
     }
 
-    /// Refuses to remove a directory in which something is away.
+    /// Refuses to remove a directory with remote files.
     pub(in crate::volume) fn check_holds_nothing(&self, name: &[u8]) -> Result<(), Error> {
         let (shared, path) = (&self.volume.shared, self.real.child(name)?);
         if !shared.away.is_any() {
@@ -210,22 +211,23 @@ impl VolumeDir {
         }
     }
 
-    /// Refuses whoever may not change names in this directory: it is tried with a temporary one.
+    /// Refuses callers without permission to change names in this directory, by creating and removing a temporary
+    /// one.
     pub(in crate::volume) fn check_writable(&self, name: &[u8]) -> Result<(), Error> {
         let probe = temp_name(PROBE, &self.real.child(name)?);
         self.inner.symlink(b".", &probe)?;
         self.inner.remove_file(&probe)
     }
 
-    /// Changes the catalogue.
+    /// Makes a change in the catalogue.
     pub(in crate::volume) fn change_away(&self, change: Change) -> Result<(), Error> {
-        // What was noted before may be what the change needs to find.
+        // The change may need names that are dirty and not in the catalogue yet.
         self.volume.flush()?;
         Volume::change_away(&self.volume.shared, change)
     }
 }
 
-/// The number of the directory at a path, which has no links.
+/// The node of the directory at a path without symbolic links.
 fn dir_at(volume: &Volume, path: &RelPath) -> Result<Option<NodeId>, Error> {
     if path.is_root() {
         return Ok(Some(ROOT));

@@ -1,8 +1,8 @@
-//! Replacement of a file at the home: a new version takes the place of the version that its writer has seen. Where
-//! another site's version came in between, the new one is a conflict copy beside it.
+//! Replacement of a file at the home: a new version replaces the version that its writer has seen. If another site's
+//! version came in between, the new one becomes a conflict copy.
 //!
-//! The version is looked up while the reconciler changes no names, right before the rename; later decisions of the
-//! reconciler are comparisons with what it finds.
+//! The version is checked while the reconciler changes no names, right before the rename; later decisions of the
+//! reconciler are based on what it finds in the plain tree.
 
 use super::quota;
 use super::view::{VolumeDir, leave};
@@ -15,19 +15,19 @@ use renkei_core::error::{Code, Error};
 use renkei_core::namespace::tree::beside_name;
 use renkei_core::namespace::{Kind, Name, Node};
 
-/// Names beside a taken one that are tried.
+/// Alternative names tried for a conflict copy.
 const MAX_BESIDE: u32 = 1000;
 
-/// What has the name of a file that gets a new version.
+/// The entry under the name that gets a new version.
 enum There {
-    /// What the writer has seen, or a version of the home; with what its content is, if it is away.
+    /// The version that the writer has seen, or one of the home; with the remote file, if its content is remote.
     Seen(Option<Box<AwayFile>>),
     /// Another site's version that the writer has not seen.
     Unseen,
 }
 
 impl VolumeDir {
-    /// Gives a new version its name.
+    /// Publishes a new version under a name.
     pub(in crate::volume) fn replace_seen(
         &self,
         from: &[u8],
@@ -42,7 +42,7 @@ impl VolumeDir {
             let _names = shared.names.share();
             let paths = path.iter().cloned().collect();
             let There::Seen(away) = to_dir.what_is_there(to, seen)? else {
-                // What was reserved for it is given back.
+                // The reservation is cancelled.
                 drop(shared.notes.touch(paths));
                 return Ok(false);
             };
@@ -58,7 +58,7 @@ impl VolumeDir {
             }
             renamed.map(|()| true)
         });
-        // Also if it failed: some of it may be done.
+        // Also after a failure: part of the work may be done.
         to_dir.call_back(&[(to_dir, to)]);
         match replaced? {
             true => Ok(Replaced::default()),
@@ -66,10 +66,10 @@ impl VolumeDir {
         }
     }
 
-    /// What has a name, of which a writer has seen a version.
+    /// Compares the entry of a name with the version that a writer has seen.
     fn what_is_there(&self, name: &[u8], seen: &Stamp) -> Result<There, Error> {
         if let Some(away) = self.away(name)? {
-            // Of one that is there and wrong the plain file was seen.
+            // The writer has seen the plain file of a corrupt version.
             let is_seen = away.is_wrong || away.content.by.0 == OWN || is_shown(seen, away.id, &away.content);
             return Ok(if is_seen { There::Seen(Some(Box::new(away))) } else { There::Unseen });
         }
@@ -89,7 +89,7 @@ impl VolumeDir {
         let Some((id, Node { kind: Kind::File(content), .. })) = tree.child(&spot)? else {
             return Ok(There::Seen(None));
         };
-        // What is not what the catalogue has was written here a moment ago.
+        // A plain file that is not the catalogue's version was written here a moment ago.
         let is_it = tree.held(id)?.is_some_and(|held| held.is_of(&content) && held.stamp.ino == stamp.ino);
         let is_seen = content.by.0 == OWN || !is_it || is_shown(seen, id, &content);
         Ok(if is_seen { There::Seen(None) } else { There::Unseen })

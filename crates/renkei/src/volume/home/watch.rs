@@ -1,7 +1,7 @@
-//! Hears from the kernel what changes in a volume's plain tree.
+//! Change notifications of the kernel for a volume's plain tree (inotify).
 //!
-//! One watch for each directory. Where the kernel gives no more of them, or the file system tells nothing (a change made
-//! on another machine), scans find what changed; nothing rests on the notices being complete.
+//! One watch for each directory. Where the limit of watches is reached, or the file system does not report a change
+//! (made on another machine), scans find it; nothing relies on the notifications being complete.
 
 use super::dirty_names::DirtyNames;
 use crate::store::temp::is_temp_name;
@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Room for some hundred notices.
+/// Buffer for some hundred events.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long it is waited for notices before it is looked whether anybody still wants them.
+/// Timeout of each poll, after which a stop is noticed.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// How long notices gather, once there are some: one file that comes makes half a dozen.
+/// Delay for coalescing events: one arriving file makes half a dozen.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The watches of one volume.
@@ -38,7 +38,7 @@ pub(in crate::volume) struct Watch {
 }
 
 impl Watch {
-    /// Watches nothing yet of the tree at `top`.
+    /// Opens an inotify instance without watches for the tree at `top`.
     pub(in crate::volume) fn open(top: PathBuf) -> Result<Self, Errno> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (is_full, is_stopped) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -49,7 +49,7 @@ impl Watch {
         self.dirs.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// Watches a directory from now on, as far as the kernel lets it.
+    /// Adds a watch on a directory, if the kernel allows it.
     pub(in crate::volume) fn add(&self, path: &RelPath) {
         if self.is_full.load(Ordering::Relaxed) {
             return;
@@ -72,12 +72,12 @@ impl Watch {
                     "the limit of watched directories is reached; raise fs.inotify.max_user_watches"
                 );
             }
-            // Gone again, or not to be read: scans see what they can.
+            // The directory was removed again, or is not readable: scans cover it as far as possible.
             Err(_) => {}
         }
     }
 
-    /// A directory has another path, and so have those below it.
+    /// Updates the paths of a renamed directory and of those below it.
     pub(in crate::volume) fn follow_move(&self, from: &RelPath, to: &RelPath) {
         for path in self.dirs().values_mut() {
             if let Some(moved) = path.below(from).and_then(|below| to.join(&below).ok()) {
@@ -86,12 +86,12 @@ impl Watch {
         }
     }
 
-    /// Whether there are directories that are not watched because the kernel gives no more watches.
+    /// Whether directories are unwatched because the kernel's limit of watches is reached.
     pub(in crate::volume) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Directories that are watched.
+    /// Number of watched directories.
     pub(in crate::volume) fn count(&self) -> usize {
         self.dirs().len()
     }
@@ -101,7 +101,7 @@ impl Watch {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Hands notices on until it is stopped.
+    /// Passes events on until it is stopped.
     pub(in crate::volume) fn run(&self, notes: &DirtyNames) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES];
         while !self.is_stopped.load(Ordering::Relaxed) {
@@ -118,7 +118,7 @@ impl Watch {
         }
     }
 
-    /// Reads the notices that there are.
+    /// Reads the pending events.
     fn read(&self, buffer: &mut [MaybeUninit<u8>], notes: &DirtyNames) -> Vec<RelPath> {
         let (mut reader, mut dirs, mut paths) = (Reader::new(&self.fd, buffer), self.dirs(), Vec::new());
         loop {
