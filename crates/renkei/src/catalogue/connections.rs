@@ -1,8 +1,8 @@
-//! Connections to the databases of volumes, and the transactions on them.
+//! Connection pools for the databases of volumes, and the transactions on them.
 //!
-//! Those that are free wait here and not in their pool, which asks each whether it still works when it goes and when it comes.
-//! A transaction begins and ends with the statements of its first and last script: each call of SQLite wakes another thread
-//! and waits for it, which costs more than what it does there.
+//! Free connections are kept here and not in the pool of sqlx, which tests each connection when it is taken and
+//! returned. A transaction begins and ends with the statements of its first and last script: each call of SQLite
+//! wakes another thread and waits for it, which costs more than the statement itself.
 
 use super::tree_rows::Script;
 use super::trees::Database;
@@ -15,14 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const BEGIN: &str = "BEGIN";
 
-/// Connections of one kind.
+/// A pool of connections of one kind.
 pub(super) struct Connections {
     base: Arc<Database>,
     pool: AnyPool,
-    /// One for each connection that is lent.
+    /// Permits: one for each connection in use.
     lent: Arc<Semaphore>,
     free: Mutex<Vec<PoolConnection<Any>>>,
-    /// Whether those that are free wait here.
+    /// Whether free connections are kept here.
     keeps: bool,
 }
 
@@ -34,19 +34,19 @@ impl Drop for Connections {
 }
 
 impl Connections {
-    /// At most so many of a pool.
+    /// At most `most` connections of a pool.
     pub(super) fn of(base: &Arc<Database>, pool: AnyPool, most: u32, keeps: bool) -> Arc<Self> {
         let (lent, free) = (Arc::new(Semaphore::new(most as usize)), Mutex::default());
         Arc::new(Connections { base: base.clone(), pool, lent, free, keeps })
     }
 
-    /// The pool that they are of.
+    /// The underlying pool.
     pub(super) fn pool(&self) -> &AnyPool {
         &self.pool
     }
 
-    /// Works with one of them, outside of a transaction. One with which that failed goes back to the pool, which finds out
-    /// whether it works.
+    /// Runs some work on a connection, outside of a transaction. After an error the connection goes back to the pool,
+    /// which tests it.
     pub(super) async fn lend<T>(
         &self,
         work: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
@@ -60,14 +60,14 @@ impl Connections {
         result
     }
 
-    /// Begins a transaction with what a script does, and fetches what it finds.
+    /// Begins a transaction with a script; returns the rows that it finds.
     pub(super) async fn begin(self: &Arc<Self>, script: Script) -> Result<(Work, Vec<AnyRow>), sqlx::Error> {
         let mut work = self.work().await?;
         let found = script.after(BEGIN).fetch(&mut work).await?;
         Ok((work, found))
     }
 
-    /// Executes a script in a transaction of its own, if it does anything.
+    /// Executes a script in a transaction of its own, unless it is empty.
     pub(super) async fn execute(self: &Arc<Self>, script: Script) -> Result<(), sqlx::Error> {
         if script.is_empty() {
             return Ok(());
@@ -75,7 +75,7 @@ impl Connections {
         self.work().await?.commit_with(script.after(BEGIN)).await
     }
 
-    /// A connection for a transaction.
+    /// Takes a connection for a transaction.
     async fn work(self: &Arc<Self>) -> Result<Work, sqlx::Error> {
         let one = self.lent.clone().acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok(Work(Some(Begun { connection: self.take().await?, of: self.clone(), _one: one })))
@@ -96,15 +96,15 @@ impl Connections {
         }
     }
 
-    /// Connects on a thread of the runtime: the asker's may have the rights of another account, and the thread that works for
-    /// a connection to a file has those of the thread that made it.
+    /// Connects on a thread of the runtime: the calling thread may have the rights of another account, and the thread
+    /// of an SQLite connection inherits the rights of the thread that created it.
     async fn connect(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
         let pool = self.pool.clone();
         let connecting = self.base.runtime().spawn(async move { pool.acquire().await });
         connecting.await.map_err(|_| sqlx::Error::PoolClosed)?
     }
 
-    /// Ends all of them; no more can be lent.
+    /// Closes all connections; later calls fail.
     pub(super) async fn close(&self) {
         self.lent.close();
         self.free().clear();
@@ -116,7 +116,7 @@ impl Connections {
     }
 }
 
-/// A transaction, and the connection that it has alone; what was not committed when it is dropped is taken back.
+/// A transaction with its connection; it is rolled back on drop unless committed.
 pub(super) struct Work(Option<Begun>);
 
 struct Begun {
@@ -126,12 +126,12 @@ struct Begun {
 }
 
 impl Work {
-    /// Ends it.
+    /// Commits.
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         self.commit_with(Script::default()).await
     }
 
-    /// Ends it with what a script does.
+    /// Executes a script and commits.
     pub(super) async fn commit_with(mut self, script: Script) -> Result<(), sqlx::Error> {
         script.before("COMMIT").execute(&mut self).await?;
         if let Some(Begun { connection, of, _one }) = self.0.take() {
@@ -160,7 +160,7 @@ impl Drop for Work {
         let Some(begun) = self.0.take() else { return };
         let base = begun.of.base.clone();
         base.runtime().spawn(async move {
-            // Nobody else gets the connection before.
+            // The permit is kept meanwhile, so the connection is not used before the rollback.
             let Begun { mut connection, of, _one } = begun;
             match connection.execute("ROLLBACK").await {
                 Ok(_) => of.put(connection),

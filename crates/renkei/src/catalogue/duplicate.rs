@@ -1,4 +1,4 @@
-//! A copy of an SQLite database as it is at one moment, also while a PoP works with it.
+//! A consistent copy of an SQLite database, also while a PoP uses it.
 
 use super::{BUSY_MS, Engine, failed, start_runtime};
 use crate::home::file_error;
@@ -9,7 +9,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Copies the database in a file to another file, which is not there yet; it is on the disk when this returns.
+/// Copies the database in a file to a new file, which is durable when this returns.
 ///
 /// # Errors
 /// `CatalogueFailed`, and those of the file system.

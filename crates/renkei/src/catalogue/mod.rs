@@ -1,8 +1,8 @@
-//! The catalogue: the database in which a PoP keeps what it must not forget.
+//! The catalogue: the database with the durable state of a PoP.
 //!
 //! SQLite in the PoP's own directory by default, PostgreSQL where the configuration names one (`catalogue`); the same
-//! statements run on both. Callers block: they are threads, and each statement is short. Guarantee: what a call stored
-//! is durable when it returns. Non-goal: data of files.
+//! statements run on both. Calls block; each statement is short. Guarantee: a write is durable when its call returns.
+//! Non-goal: data of files.
 
 mod connections;
 mod duplicate;
@@ -47,17 +47,17 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Connections to a server; SQLite has one, since it lets one write at a time anyway.
+/// Connections to a server; SQLite has one, since it allows one writer at a time anyway.
 const SERVER_CONNECTIONS: u32 = 8;
-/// How long a call waits for a free connection.
+/// Timeout for getting a free connection.
 const ACQUIRE_WITHIN: Duration = Duration::from_secs(20);
-/// How long SQLite waits for another process that looks into the file, in milliseconds.
+/// Timeout of SQLite for a lock that another process holds, in milliseconds.
 const BUSY_MS: u32 = 10_000;
 
 /// An open catalogue.
 pub struct Catalogue {
     pool: AnyPool,
-    /// Which database, without a password.
+    /// The database without its password, for messages.
     shown: String,
     runtime: Option<Runtime>,
 }
@@ -65,7 +65,7 @@ pub struct Catalogue {
 impl Drop for Catalogue {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        // Whoever drops it may be on a runtime's thread, which must not wait.
+        // A caller on a thread of a runtime must not block.
         if tokio::runtime::Handle::try_current().is_err() {
             runtime.block_on(self.pool.close());
         }
@@ -73,7 +73,7 @@ impl Drop for Catalogue {
     }
 }
 
-/// What the configuration names.
+/// The database that the configuration names.
 enum Engine {
     Sqlite(String),
     Server(String),
@@ -93,7 +93,7 @@ impl Engine {
 
     fn in_file(path: &Path) -> Result<Self, Error> {
         make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
-        // Made before SQLite does, which makes it as the umask says.
+        // Created before SQLite does, which would use the umask.
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         file.map_err(|error| file_error("create", path, &error))?;
         let text = path.to_str().ok_or_else(|| {
@@ -114,7 +114,7 @@ impl Engine {
     }
 }
 
-/// The database server that a configuration names, as it may be shown; none for SQLite in the PoP's directory.
+/// The database server of a configuration without its password; none for SQLite in the PoP's directory.
 pub fn server(named: &str) -> Option<String> {
     (!named.is_empty()).then(|| Engine::Server(named.into()).shown())
 }
@@ -129,9 +129,9 @@ fn escape(c: char) -> String {
 /// How a transaction ends.
 #[derive(Clone, Copy)]
 enum End {
-    /// What was done is stored.
+    /// Commit.
     Commit,
-    /// Nothing was done.
+    /// Roll back.
     Rollback,
 }
 
@@ -145,7 +145,7 @@ impl End {
 }
 
 impl Catalogue {
-    /// Opens the catalogue that the configuration names, and brings its tables up to date.
+    /// Opens the catalogue that the configuration names, and applies missing migrations.
     ///
     /// # Errors
     /// `CatalogueFailed`, `ConfigInvalid`.
@@ -159,15 +159,15 @@ impl Catalogue {
         Ok(Catalogue { pool, shown, runtime: Some(runtime) })
     }
 
-    /// Which database it is.
+    /// The database, for messages.
     pub fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Does some work in a transaction of its own, which is stored if the work says so.
+    /// Runs some work in a transaction, which is committed or rolled back as the work says.
     ///
-    /// A connection on which anything failed is closed. After a commit that failed, on a full disk, nobody knows whether its
-    /// transaction is open; what came after would be a part of it and be lost with it.
+    /// A connection with any error is closed. After a failed commit, as on a full disk, it is not known whether its
+    /// transaction is still open; later statements would be part of it and be lost with it.
     async fn transaction<T>(
         &self,
         work: impl AsyncFnOnce(&mut AnyConnection) -> Result<(T, End), sqlx::Error>,
@@ -186,14 +186,14 @@ impl Catalogue {
         done
     }
 
-    /// Does some work in the database and waits for it.
+    /// Runs some work in the database and waits for it.
     fn run<T>(&self, op: &str, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
         let runtime = self.runtime.as_ref().expect("it is there until the catalogue is dropped");
         runtime.block_on(work).map_err(|error| failed(op, &self.shown, &error))
     }
 }
 
-/// A runtime for the drivers; who calls waits on a thread of his own.
+/// A runtime for the drivers; callers block on their own threads.
 fn start_runtime(name: &str) -> Result<Runtime, Error> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let started = runtime.worker_threads(1).thread_name(name).enable_all().build();
@@ -219,7 +219,7 @@ async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
 
 type Prepared<'c> = std::pin::Pin<Box<dyn Future<Output = Result<(), sqlx::Error>> + Send + 'c>>;
 
-/// Sets what a connection of SQLite needs: what is committed survives a power cut.
+/// Configures a connection of SQLite: commits survive a power cut.
 fn prepare(connection: &mut AnyConnection, is_sqlite: bool) -> Prepared<'_> {
     Box::pin(async move {
         if is_sqlite {

@@ -1,19 +1,19 @@
-//! The tables, and how those of an older renkei become those of this one.
+//! The tables, and the migrations from those of older versions of renkei.
 //!
-//! Each file in `migrations/` is applied once, in order, within the transaction that notes it.
+//! Each file in `migrations/` is applied once, in order, in the transaction that records it.
 
 use sqlx::AnyConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
-/// Tables that belong together.
+/// A set of tables that are migrated together.
 pub(super) struct Tables {
-    /// Where it is noted how far they are.
+    /// The table that records the applied migrations.
     version: &'static str,
-    /// Every step since the first.
+    /// All migrations, in order.
     steps: &'static [&'static str],
 }
 
-/// Those of the queue.
+/// The tables of the queue.
 pub(super) const QUEUE: Tables = Tables {
     version: "renkei_schema",
     steps: &[
@@ -23,16 +23,16 @@ pub(super) const QUEUE: Tables = Tables {
     ],
 };
 
-/// Those of the trees of volumes.
+/// The tables of the volumes' trees.
 pub(super) const TREES: Tables = Tables {
     version: "renkei_tree_schema",
     steps: &[include_str!("migrations/tree-0001.sql"), include_str!("migrations/tree-0002-usage.sql")],
 };
 
-/// Applies the steps that are missing.
+/// Applies the missing migrations.
 ///
 /// # Errors
-/// Those of the database, and one that says so if the tables are of a newer renkei.
+/// Those of the database, and an error of its own if the tables are of a newer renkei.
 pub(super) async fn bring_up_to_date(
     connection: &mut AnyConnection,
     tables: &Tables,
@@ -56,12 +56,12 @@ pub(super) async fn bring_up_to_date(
     Ok(())
 }
 
-/// A statement in the words of the engine.
+/// A statement in the dialect of the engine.
 fn in_dialect(statement: &str, is_sqlite: bool) -> String {
     if is_sqlite { statement.replace("BYTEA", "BLOB") } else { statement.replace("WITHOUT ROWID", "") }
 }
 
-/// The statements of a step, without comments.
+/// The statements of a migration, without comments.
 fn statements(step: &str) -> Vec<String> {
     let code: Vec<&str> = step.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
     let statements = code.join("\n");

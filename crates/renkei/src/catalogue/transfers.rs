@@ -1,7 +1,8 @@
 //! Queued transfers in the catalogue.
 //!
-//! A row is what was handed in, and its course; the other columns repeat what the indexes need. A change is written
-//! only if nobody else changed the row since it was read (`revision`), so that several PoPs may share one database.
+//! A row has the submission and its course; the other columns repeat values for the indexes. An update succeeds only
+//! if the row was not changed since it was read (optimistic locking by `revision`), so several PoPs may share one
+//! database.
 
 use super::{Catalogue, End};
 use renkei_core::error::Error;
@@ -14,123 +15,123 @@ use sqlx::AnyConnection;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-/// A moment that never comes.
+/// The sentinel for no time.
 const NEVER: i64 = i64::MAX;
-/// Attempts of one transfer that are kept.
+/// Attempts kept for each transfer.
 const KEPT_ATTEMPTS: i64 = 100;
-/// Version of the encoded columns.
+/// Format version of the encoded columns.
 const VERSION: u8 = 1;
 
 const COLUMNS: &str = "id, owner, lane, submitted, runner, revision, spec, course, reached";
 
-/// The transfers of one user over one link, in the order they run.
+/// The transfers of one user over one link, in the order in which they run.
 pub type Lane = String;
 
-/// A transfer to be put in.
+/// A new transfer.
 #[derive(Clone, Debug)]
 pub struct New {
     /// Its id.
     pub id: TransferId,
-    /// Whose it is.
+    /// The owner's principal.
     pub owner: String,
-    /// Where it is lined up.
+    /// The lane.
     pub lane: Lane,
-    /// The owner's words.
+    /// The owner's label.
     pub label: String,
-    /// More is sooner.
+    /// Priority; higher runs first.
     pub priority: i32,
-    /// When it was handed in, milliseconds since 1970.
+    /// Time of submission, in milliseconds since 1970.
     pub submitted_ms: u64,
-    /// Of what was handed in.
+    /// Digest of the submission.
     pub digest: [u8; 32],
-    /// What was handed in, encoded.
+    /// The submission, encoded.
     pub spec: Vec<u8>,
-    /// When it is given up.
+    /// The deadline.
     pub deadline_ms: u64,
-    /// What it waits for.
+    /// Transfers on which it depends.
     pub after: Vec<TransferId>,
-    /// What it works with: secret.
+    /// The delegated credential: secret.
     pub credential: Vec<u8>,
-    /// Where its end is told; empty for nowhere.
+    /// URL of the webhook; empty for none.
     pub notify: String,
 }
 
-/// What became of a transfer that was put in.
+/// Result of a submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It is in the queue, now or since it was handed in before.
+    /// It is in the queue, now or since an earlier submission (idempotent).
     There,
-    /// Another one has its id.
+    /// Another submission has its id.
     Conflict,
-    /// One that it waits for is not there.
+    /// A dependency does not exist.
     Unknown(TransferId),
-    /// One that it waits for was given up.
+    /// A dependency was given up.
     Abandoned(TransferId),
 }
 
-/// A transfer that is in the catalogue.
+/// A transfer in the catalogue.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its id.
     pub id: TransferId,
-    /// Whose it is.
+    /// The owner's principal.
     pub owner: String,
-    /// Where it is lined up.
+    /// The lane.
     pub lane: Lane,
-    /// When it was handed in.
+    /// Time of submission.
     pub submitted_ms: u64,
-    /// The PoP that runs it, or nobody.
+    /// The PoP that runs it; empty for none.
     pub runner: String,
-    /// What was handed in, encoded.
+    /// The submission, encoded.
     pub spec: Vec<u8>,
-    /// Where it stands.
+    /// The course.
     pub course: Job,
-    /// How far its last attempt came.
+    /// Progress of the last attempt.
     pub reached: Option<Progress>,
     revision: i64,
 }
 
-/// A change of a row.
+/// An update of a row.
 pub struct Update<'a> {
     /// The row with its new course.
     pub row: &'a Row,
     /// An attempt that began or ended.
     pub attempt: Option<&'a Attempt>,
-    /// Forget the files that failed in an earlier one.
+    /// Whether to delete the failed files of earlier attempts.
     pub forgets_failures: bool,
-    /// A transfer that it waited for and does not any more.
+    /// A dependency that has ended and is deleted.
     pub met: Option<TransferId>,
     /// A fresh credential.
     pub credential: Option<&'a [u8]>,
 }
 
 impl<'a> Update<'a> {
-    /// Nothing but the new course.
+    /// An update of the course only.
     pub fn of(row: &'a Row) -> Self {
         Update { row, attempt: None, forgets_failures: false, met: None, credential: None }
     }
 }
 
-/// Whose transfers are listed, and which.
+/// Query of a list of transfers.
 pub struct Listing<'a> {
-    /// Whose; `None` for everybody's.
+    /// The owner; `None` for all owners.
     pub owner: Option<&'a str>,
-    /// Which.
+    /// The filter and cursor.
     pub listed: &'a Listed,
-    /// Only those in this state.
+    /// Filter by state.
     pub state: Option<State>,
-    /// How many at most.
+    /// Rows at most.
     pub limit: usize,
 }
 
-/// The first transfer of a lane.
+/// A candidate at the front of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Its id.
     pub id: TransferId,
-    /// More is sooner.
+    /// Priority; higher runs first.
     pub priority: i64,
-    /// When it was handed in.
+    /// Time of submission.
     pub submitted_ms: u64,
 }
 
@@ -139,7 +140,7 @@ pub fn hex_id(id: &TransferId) -> String {
     hex(id)
 }
 
-/// An id of 32 hexadecimal digits.
+/// Parses an id of 32 hexadecimal digits.
 pub fn parse_id(text: &str) -> Option<TransferId> {
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut id = TransferId::default();
@@ -149,17 +150,17 @@ pub fn parse_id(text: &str) -> Option<TransferId> {
     is_hex.then_some(id)
 }
 
-/// Fewest digits that name a transfer: one that is typed by mistake names none.
+/// Fewest digits that name a transfer, so that a typing error does not name one.
 pub const FEWEST_DIGITS: usize = 4;
 
-/// The first digits of an id, as they are stored; none if they are too few or no digits of an id.
+/// A prefix of an id in stored form; none if it is too short or not hexadecimal.
 pub fn first_digits(text: &str) -> Option<String> {
     let is_one =
         (FEWEST_DIGITS..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_one.then(|| text.to_ascii_lowercase())
 }
 
-/// Why a text names no transfer, for errors.
+/// The reason why a text names no transfer, for errors.
 pub fn no_digits(text: &str) -> String {
     match first_digits(text) {
         Some(_) => String::new(),
@@ -168,7 +169,7 @@ pub fn no_digits(text: &str) -> String {
 }
 
 impl Catalogue {
-    /// Puts transfers in, all in one transaction; an answer for each, in order.
+    /// Inserts transfers in one transaction; returns a result for each, in order.
     pub fn submit(&self, all: &[New]) -> Result<Vec<Put>, Error> {
         self.run("submit", async {
             self.transaction(async |work| {
@@ -182,7 +183,7 @@ impl Catalogue {
         })
     }
 
-    /// One transfer.
+    /// Reads one transfer.
     pub fn load(&self, id: &TransferId) -> Result<Option<Row>, Error> {
         self.run("read", async {
             let mut connection = self.pool.acquire().await?;
@@ -190,7 +191,7 @@ impl Catalogue {
         })
     }
 
-    /// Transfers whose ids begin with these digits, a few at most; of `owner`, or of anybody.
+    /// Transfers whose ids begin with these digits, a few at most; of `owner`, or of all.
     pub fn find(&self, digits: &str, owner: Option<&str>) -> Result<Vec<Row>, Error> {
         let after = format!("{digits}g");
         let rows = self.rows(
@@ -200,7 +201,7 @@ impl Catalogue {
         Ok(rows)
     }
 
-    /// Writes a change; says whether it did, which it does not if the row was changed since it was read.
+    /// Writes an update; returns false if the row was changed since it was read.
     pub fn update(&self, update: &Update<'_>) -> Result<bool, Error> {
         self.run("write", async {
             self.transaction(async |work| {
@@ -211,21 +212,21 @@ impl Catalogue {
         })
     }
 
-    /// Has a site's name of today stand for a former one in what the indexes need.
+    /// Replaces a former name of a site by the current one in the indexed columns.
     pub fn rename_site(&self, former: &str, current: &str) -> Result<(), Error> {
         self.run("rename site", async {
             let owners = "UPDATE transfer SET owner = SUBSTR(owner, 1, LENGTH(owner) - LENGTH($1)) || $2 \
                 WHERE SUBSTR(owner, LENGTH(owner) - LENGTH($1) + 1) = $1";
             let (old, new) = (format!("@{former}"), format!("@{current}"));
             sqlx::query(owners).bind(&old).bind(&new).execute(&self.pool).await?;
-            // The owner, the site of the source and that of the destination are lines of a lane.
+            // A lane has lines for the owner, the site of the source and that of the destination.
             for (old, new) in [
                 (format!("{old}\n"), format!("{new}\n")),
                 (format!("\n{former}\n"), format!("\n{current}\n")),
             ] {
                 let lanes = "UPDATE transfer SET lane = RTRIM(REPLACE(lane || $3, $1, $2), $3) \
                     WHERE REPLACE(lane || $3, $1, $2) <> lane || $3";
-                // A second time for transfers from the site to itself, where both lines share a line end.
+                // A second time for transfers from the site to itself, since both lines share a line end.
                 for _ in 0..2 {
                     sqlx::query(lanes).bind(&old).bind(&new).bind("\n").execute(&self.pool).await?;
                 }
@@ -234,9 +235,9 @@ impl Catalogue {
         })
     }
 
-    /// The lanes in which transfers are ready.
+    /// The lanes with queued transfers.
     pub fn lanes(&self) -> Result<Vec<Lane>, Error> {
-        // One look at the index for each lane, however many transfers are in it.
+        // A loose index scan: one lookup for each lane, however many transfers it has.
         let sql = "WITH RECURSIVE lanes (lane) AS ( \
             SELECT MIN(lane) FROM transfer WHERE state = 'queued' UNION ALL \
             SELECT (SELECT MIN(t.lane) FROM transfer t WHERE t.state = 'queued' AND t.lane > lanes.lane) \
@@ -257,24 +258,24 @@ impl Catalogue {
         })
     }
 
-    /// Transfers that wait for a moment that has come.
+    /// Waiting transfers whose retry time has come.
     pub fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
         let sql = "WHERE state = 'waiting' AND next_at <= $1 ORDER BY next_at LIMIT $2";
         self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
     }
 
-    /// Transfers whose deadline has passed.
+    /// Open transfers whose deadline has passed.
     pub fn overdue(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
         let sql = "WHERE ended = 0 AND deadline <= $1 ORDER BY deadline LIMIT $2";
         self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
     }
 
-    /// Transfers that `runner` runs, as far as the catalogue knows.
+    /// Transfers that `runner` runs, according to the catalogue.
     pub fn running_at(&self, runner: &str) -> Result<Vec<Row>, Error> {
         self.rows("WHERE state = 'running' AND runner = $1", &[Value::Text(runner)])
     }
 
-    /// Transfers that wait for one that has ended: who, for whom, and how that ended.
+    /// Dependencies that have ended: the transfer, the one that it waits for, and the final state of that.
     pub fn met(&self, limit: usize) -> Result<Vec<(TransferId, TransferId, State)>, Error> {
         let sql = "SELECT d.transfer, d.needs, t.state FROM dependency d JOIN transfer t ON t.id = d.needs \
             WHERE t.ended > 0 LIMIT $1";
@@ -284,7 +285,7 @@ impl Catalogue {
         })
     }
 
-    /// The state of each of these that is there.
+    /// The states of those transfers that exist.
     pub fn states(&self, ids: &[TransferId]) -> Result<Vec<(TransferId, State)>, Error> {
         self.run("read", async {
             let mut connection = self.pool.acquire().await?;
@@ -296,12 +297,12 @@ impl Catalogue {
         })
     }
 
-    /// The attempts of a transfer that are kept, oldest first.
+    /// The kept attempts of a transfer, oldest first.
     pub fn attempts(&self, id: &TransferId) -> Result<Vec<Attempt>, Error> {
         self.details("SELECT detail FROM attempt WHERE transfer = $1 ORDER BY number", id)
     }
 
-    /// The files that failed, each with its number, ascending: those after a number, `limit` at most.
+    /// A page of the failed files, by ascending number: those after `after`, `limit` at most.
     pub fn failures(
         &self,
         id: &TransferId,
@@ -320,7 +321,7 @@ impl Catalogue {
         })
     }
 
-    /// Adds files that failed; the first of them gets the number after `after`.
+    /// Adds failed files with consecutive numbers from `after + 1` on.
     pub fn add_failures(&self, id: &TransferId, after: u64, failures: &[EntryFailure]) -> Result<(), Error> {
         self.run("write", async {
             self.transaction(async |work| {
@@ -343,7 +344,7 @@ impl Catalogue {
         })
     }
 
-    /// How many transfers of a user have not ended.
+    /// Number of transfers of a user that have not ended.
     pub fn open_of(&self, owner: &str) -> Result<u64, Error> {
         self.run("count", async {
             let sql = "SELECT COUNT(*) FROM transfer WHERE owner = $1 AND ended = 0";
@@ -352,7 +353,7 @@ impl Catalogue {
         })
     }
 
-    /// A list, newest first.
+    /// A page of transfers, newest first.
     pub fn list(&self, listing: &Listing<'_>) -> Result<Vec<Row>, Error> {
         let Listing { owner, listed, state, limit } = listing;
         let owned = if owner.is_some() { "owner = $1" } else { "$1 = ''" };
@@ -373,7 +374,7 @@ impl Catalogue {
         self.rows(&sql, &values)
     }
 
-    /// Forgets transfers that ended before a moment, `limit` at most; says how many.
+    /// Deletes transfers that ended before a time, `limit` at most; returns how many.
     pub fn forget(&self, before_ms: u64, limit: usize) -> Result<usize, Error> {
         self.run("forget", async {
             self.transaction(async |work| {
@@ -393,7 +394,7 @@ impl Catalogue {
     }
 
     fn rows(&self, condition: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Error> {
-        // The condition is text of this file; what comes from outside is bound.
+        // The condition is a constant of this file; external values are bound.
         let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer {condition}"));
         self.run("read", async {
             let mut query = sqlx::query(sql);
@@ -419,7 +420,7 @@ impl Catalogue {
     }
 }
 
-/// What goes with a transfer that is forgotten.
+/// Deletes a transfer with all its rows.
 const FORGET: [&str; 6] = [
     "DELETE FROM notice WHERE transfer = $1",
     "DELETE FROM credential WHERE transfer = $1",
@@ -459,7 +460,7 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
         let sql = "INSERT INTO dependency (transfer, needs) VALUES ($1, $2)";
         sqlx::query(sql).bind(&id).bind(hex_id(other)).execute(&mut *work).await?;
     }
-    // Another PoP put it in at this moment: whoever hands it in hears the truth the next time.
+    // Another PoP inserted it at this moment: the next submission gets the right answer.
     Ok(if inserted { Put::There } else { Put::Conflict })
 }
 
@@ -479,7 +480,7 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
     let Update { row, attempt, forgets_failures, met, credential } = update;
     let (id, course) = (hex_id(&row.id), &row.course);
     if let Some(ended) = course.ended_ms {
-        // Once for each end: what was known of it before is looked at.
+        // Once for each end: the former `ended` of the row is compared.
         let sql = "INSERT INTO notice (transfer, since, due, failures) SELECT id, CAST($1 AS BIGINT), CAST($1 AS BIGINT), 0 FROM transfer \
             WHERE id = $2 AND notify <> '' AND ended <> $1 ON CONFLICT (transfer) \
             DO UPDATE SET since = excluded.since, due = excluded.due, failures = 0";
@@ -502,7 +503,7 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
         sqlx::query("DELETE FROM failure WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
     }
     if matches!(course.state, State::Done | State::Cancelled) {
-        // Nobody needs it any more, and whoever tries again brings a new one.
+        // The credential is not needed any more; a retry brings a new one.
         sqlx::query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
     }
     if let Some(secret) = credential {

@@ -1,7 +1,7 @@
-//! The tree of one volume in its database: reading it, and what else is kept beside it.
+//! The tree of one volume in its database: reading it, and the rows that are kept beside it.
 //!
-//! What a call stored is durable when it returns, all of it or nothing. Reads see whole transactions. A failed read
-//! is an error, never "not there". Non-goals: what a change means (`renkei_core::namespace`), and permissions.
+//! A write is durable when its call returns, and atomic. Reads see whole transactions. A failed read is an error,
+//! never "not found". Non-goals: the meaning of a change (`renkei_core::namespace`), and permissions.
 
 use super::connections::{Connections, Work};
 use super::transfers::{count, moment, pack, unpack};
@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Records after which a server counts its tables for the first time.
+/// Records after which a server's table statistics are first collected (ANALYZE).
 const COUNTED_FROM: u64 = 512;
 
-/// Plain files of which what is known is read at once.
+/// Replica rows read at once.
 const HELD_AT_ONCE: i64 = 10_000;
 
 /// The tree of a volume.
@@ -38,16 +38,16 @@ pub struct VolumeTree {
     pub(super) base: Arc<Database>,
     pub(super) id: VolumeId,
     pub(super) scope: Scope,
-    /// Under which number its nodes and names are.
+    /// The volume number of the visible nodes and names.
     pub(super) shown: AtomicI64,
-    /// Whether its connections are those of the tree beside which it is.
+    /// Whether this is a shadow tree, which uses the connections of the visible one.
     pub(super) is_beside: bool,
     pub(super) writers: Arc<Connections>,
     pub(super) readers: Arc<Connections>,
     pub(super) tail: Tail,
 }
 
-/// The last record that this process wrote to a log, for those that wait for more.
+/// The last log record that this process wrote, for threads that wait for more.
 #[derive(Default)]
 pub(super) struct Tail {
     seq: Mutex<u64>,
@@ -55,7 +55,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// The log goes on to `seq`.
+    /// Wakes the waiters when the log has grown to `seq`.
     pub(super) fn grow(&self, seq: u64) {
         let mut last = self.seq.lock().expect("no thread panics while it holds the lock");
         *last = seq.max(*last);
@@ -70,105 +70,106 @@ impl Tail {
 
 impl Drop for VolumeTree {
     fn drop(&mut self) {
-        // The connections to a server are those of all. Whoever drops it may be on a runtime's thread, which must not wait.
+        // The connections to a server are shared by all trees. A caller on a thread of a runtime must not block.
         if tokio::runtime::Handle::try_current().is_err() && self.scope.is_sqlite && !self.is_beside {
             self.close();
         }
     }
 }
 
-/// How far a tree is.
+/// Position of a tree in its log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The last record that it holds.
+    /// The last record that the tree contains.
     pub seq: u64,
-    /// The last change of each origin in it.
+    /// The last change of each origin in the tree.
     pub taken: BTreeMap<Origin, u64>,
-    /// The last node number of each origin that was given.
+    /// The last node number that was drawn, for each origin.
     pub given: BTreeMap<Origin, u64>,
     /// The last change that was made here.
     pub number: u64,
-    /// The copy is one of the whole tree once it holds this record; before, its pages are from different moments.
+    /// The record from which on the copy is consistent; before, its pages are from different moments.
     pub whole: u64,
 }
 
 impl Position {
-    /// Whether the tree may be shown.
+    /// Whether the tree is consistent and may be shown.
     pub fn is_whole(&self) -> bool {
         self.seq >= self.whole
     }
 }
 
-/// What a site knows of a plain file of its own.
+/// The replica row of a plain file at this site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldReplica {
-    /// The version of the content that it holds.
+    /// The version of the content that the file holds.
     pub version: u64,
-    /// The state the file had then.
+    /// The stamp of the file at that time.
     pub stamp: Stamp,
-    /// BLAKE3 of the content, once it is known.
+    /// BLAKE3 digest of the content, once it is known.
     pub digest: Option<[u8; 32]>,
 }
 
-/// Stands in a version's place for one that this site made and that had no record when it was noted.
+/// Flag of a version that this site made and that had no record when it was noted.
 const OWN_VERSION: u64 = 1 << 63;
 
-/// Numbers of changes that one origin may make.
+/// Largest number of changes of one origin.
 const CHANGES_OF_ONE: u64 = 1 << 47;
 
-/// What [`HeldReplica::version`] is of content that a change of this site made, whether it has a record by now or not.
+/// The [`HeldReplica::version`] of content that a change of this site made, whether it has a record yet or not.
 pub fn own_version((origin, number): (Origin, u64)) -> u64 {
     OWN_VERSION | (u64::from(origin.0) * CHANGES_OF_ONE) | (number % CHANGES_OF_ONE)
 }
 
 impl HeldReplica {
-    /// Whether it is of this content.
+    /// Whether the replica has this content.
     pub fn is_of(&self, content: &Content) -> bool {
         let has_record = content.version > 0 && self.version == content.version;
         has_record || self.version == own_version(content.by)
     }
 
-    /// Whether a plain file is as it was noted. One that was written here changed its name since, which its time of change shows.
+    /// Whether a plain file is unchanged since it was noted. The ctime is not compared for a file that was written
+    /// here: the rename to its final name changed it.
     pub fn is_as(&self, stamp: &Stamp) -> bool {
         let known = Stamp { ctime: if self.is_own() { stamp.ctime } else { self.stamp.ctime }, ..self.stamp };
         known == *stamp
     }
 
-    /// Whether a plain file is as it was noted, and of another version than this content.
+    /// Whether a plain file is unchanged since it was noted, and of another version than this content.
     pub fn is_other(&self, content: &Content, stamp: &Stamp) -> bool {
         !self.is_of(content) && self.is_as(stamp)
     }
 
-    /// Whether it was written here.
+    /// Whether the content was written here.
     pub fn is_own(&self) -> bool {
         let origin = self.version / CHANGES_OF_ONE % (1 << 16);
         self.version >= OWN_VERSION && origin != u64::from(Origin::HOME.0)
     }
 
-    /// Of a plain file that was found wrong: it is not held, and what comes in its place should have this digest.
+    /// The row of a corrupt plain file: it does not count as held, and its replacement should have this digest.
     pub fn spoiled(version: u64, digest: [u8; 32]) -> Self {
-        // No record has such a number, so that nobody takes it for the version.
+        // The complement is no version of any record.
         HeldReplica { version: !version, stamp: Stamp::default(), digest: Some(digest) }
     }
 
-    /// Of a plain file that was found missing or wrong and of which no digest is known.
+    /// The row of a missing or corrupt plain file without a known digest.
     pub fn lost(version: u64) -> Self {
         HeldReplica { version: !version, stamp: Stamp::default(), digest: None }
     }
 
-    /// Whether the plain file of a version was found missing or wrong, and has not come anew.
+    /// Whether the plain file of this version was found missing or corrupt, and was not replaced since.
     pub fn is_lost(&self, version: u64) -> bool {
         self.version == !version
     }
 
-    /// The digest that a plain file of a version should have, after one that was wrong.
+    /// The expected digest of the replacement of a corrupt plain file.
     pub fn expected(&self, version: u64) -> Option<[u8; 32]> {
         self.digest.filter(|_| self.version == !version)
     }
 }
 
 impl VolumeTree {
-    /// Makes the root, if the tree is new.
+    /// Creates the root node, if the tree is new.
     pub(super) fn with_root(self) -> Result<Self, Error> {
         self.base.run("open", self.make_root())?;
         Ok(self)
@@ -187,7 +188,7 @@ impl VolumeTree {
         work.commit_with(script).await
     }
 
-    /// Closes its connections; whoever has it finds nothing any more.
+    /// Closes the connections; later calls on this tree fail.
     pub(super) fn close(&self) {
         self.base.run_to_end(async {
             self.readers.close().await;
@@ -195,7 +196,7 @@ impl VolumeTree {
         });
     }
 
-    /// Reads with a connection that others do not use meanwhile.
+    /// Reads with a connection of its own.
     pub(super) fn read<T>(
         &self,
         op: &str,
@@ -204,7 +205,7 @@ impl VolumeTree {
         self.base.run(op, self.readers.lend(read))
     }
 
-    /// Changes something with one statement; the same connection does whatever else changes.
+    /// Runs one write statement on the connection for writes.
     pub(super) fn write<T>(
         &self,
         op: &str,
@@ -213,12 +214,12 @@ impl VolumeTree {
         self.base.run(op, self.writers.lend(write))
     }
 
-    /// A statement whose first value is the volume's number.
+    /// A query whose first value is the volume's number.
     pub(super) fn ask(&self, sql: &'static str) -> Bound<'static> {
         sqlx::query(sql).bind(self.scope.volume)
     }
 
-    /// The same, with the number under which its nodes and names are.
+    /// The same with the number of the visible nodes and names.
     pub(super) fn ask_shown(&self, sql: &'static str) -> Bound<'static> {
         sqlx::query(sql).bind(self.shown().volume)
     }
@@ -228,7 +229,7 @@ impl VolumeTree {
         Script::new(self.scope)
     }
 
-    /// What statements for many nodes or names begin with.
+    /// The scope of statements on the visible nodes and names.
     pub(super) fn shown(&self) -> Scope {
         Scope { volume: self.shown.load(Ordering::Acquire), ..self.scope }
     }
@@ -245,7 +246,7 @@ impl VolumeTree {
         })
     }
 
-    /// What a name is of.
+    /// The node of a name.
     pub fn child(&self, at: &Dentry) -> Result<Option<(NodeId, Node)>, Error> {
         let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
@@ -257,12 +258,12 @@ impl VolumeTree {
         })
     }
 
-    /// What a path leads to.
+    /// The node of a path.
     pub fn at(&self, path: &RelPath) -> Result<Option<(NodeId, Node)>, Error> {
         follow_names(path, || self.node(ROOT), |at| self.child(at))
     }
 
-    /// The same of many names; those that are of nothing are left out.
+    /// The nodes of many names; names that do not exist are left out.
     pub fn children(&self, names: &[Dentry]) -> Result<HashMap<Dentry, (NodeId, Node)>, Error> {
         let rows = names.iter().map(by_name).collect();
         self.read("read", async |connection| {
@@ -276,7 +277,7 @@ impl VolumeTree {
         })
     }
 
-    /// The nodes of many numbers; those that are not there are left out.
+    /// The nodes of many numbers; those that do not exist are left out.
     pub fn nodes(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Node>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
         self.read("read", async |connection| {
@@ -312,8 +313,8 @@ impl VolumeTree {
         query.fetch_all(connection).await?.iter().map(entry).collect()
     }
 
-    /// Lets a server count its tables when the tree has grown much: it believes else that one volume of a table is a small
-    /// part of it, and reads all of that one instead of looking for keys.
+    /// Has a server collect the statistics of its tables when the tree has grown much (ANALYZE): without them the
+    /// planner takes one volume for a small part of a table, and reads all its rows instead of using the index.
     pub(super) fn count_again(&self, before: u64, after: u64) -> Result<(), Error> {
         let magnitude = |seq: u64| (seq / COUNTED_FROM).checked_ilog(8);
         if self.scope.is_sqlite || magnitude(before) == magnitude(after) {
@@ -336,7 +337,7 @@ impl VolumeTree {
         })
     }
 
-    /// How far the tree is.
+    /// The position of the tree.
     pub fn position(&self) -> Result<Position, Error> {
         let rows = async |connection: &mut AnyConnection| {
             position_at(&POSITION.fetch(connection, self.scope, vec![[]]).await?)
@@ -344,13 +345,13 @@ impl VolumeTree {
         self.read("read", rows)
     }
 
-    /// Begins a transaction, and says how far the tree is; nobody else changes it until that ends.
+    /// Begins a transaction that locks the volume's row; returns the position of the tree.
     pub(super) async fn begin(&self) -> Result<(Work, Position), sqlx::Error> {
         let (work, found) = self.writers.begin(self.lock()).await?;
         Ok((work, position_at(&found)?))
     }
 
-    /// What a transaction on the tree begins with: rows of a [`Position`].
+    /// The statements that begin a transaction on the tree: the lock, and the rows of a [`Position`].
     pub(super) fn lock(&self) -> Script {
         let mut script = self.script();
         script.add(&LOCK, self.scope, vec![[]]);
@@ -361,12 +362,12 @@ impl VolumeTree {
     /// Records after `after`, at most `most`.
     ///
     /// # Errors
-    /// `RecordsForgotten` if the log does not go back so far.
+    /// `RecordsForgotten` if the log was trimmed beyond that.
     pub fn log(&self, after: u64, most: usize) -> Result<Vec<Record>, Error> {
         let sql = "SELECT record FROM tree_log WHERE volume = $1 AND seq > $2 ORDER BY seq LIMIT $3";
         let mut records: Vec<Record> = self.values_after(sql, after, most)?;
         if records.is_empty() && most > 0 && self.position()?.seq > after {
-            // They may have come between the two reads.
+            // They may have been written between the two reads.
             records = self.values_after(sql, after, most)?;
             if records.is_empty() {
                 return Err(self.forgotten(after));
@@ -392,7 +393,7 @@ impl VolumeTree {
         self.tail.wait_beyond(seq, at_most);
     }
 
-    /// Own changes after `after` that the log does not have yet, at most `most`.
+    /// Own changes after `after` that are not in the log yet, at most `most`.
     pub fn pending(&self, after: u64, most: usize) -> Result<Vec<SequencedChange>, Error> {
         let sql =
             "SELECT change FROM tree_pending WHERE volume = $1 AND number > $2 ORDER BY number LIMIT $3";
@@ -410,21 +411,22 @@ impl VolumeTree {
         })
     }
 
-    /// Draws node numbers of one's own: the next `count` of `origin`'s range (`Origin::id`), never given again.
+    /// Draws node numbers: the next `count` of `origin`'s range (`Origin::id`), which are never given again.
     pub fn draw(&self, origin: Origin, count: u64) -> Result<Range<u64>, Error> {
         let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
             ON CONFLICT (volume, origin) DO UPDATE SET given = tree_origins.given + excluded.given \
             RETURNING given";
         self.write("write", async |connection| {
             let query = self.ask(sql).bind(i64::from(origin.0));
-            // To the end: SQLite gives the row before it commits, and who stops there does not hear that the disk was full.
+            // All rows are fetched: SQLite returns the row before it commits, and a caller that stops there misses
+            // the error of a full disk.
             let rows = query.bind(moment(count)).fetch_all(connection).await?;
             let last = count_at(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0)?;
             Ok(last + 1 - count..last + 1)
         })
     }
 
-    /// What this site knows of its own plain file of a node.
+    /// The replica row of a node at this site.
     pub fn held(&self, id: NodeId) -> Result<Option<HeldReplica>, Error> {
         let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
         self.read("read", async |connection| {
@@ -434,13 +436,13 @@ impl VolumeTree {
         })
     }
 
-    /// Whether this site knows of any plain file of its own.
+    /// Whether this site has any replica row.
     pub fn holds_any(&self) -> Result<bool, Error> {
         let sql = "SELECT node FROM tree_held WHERE volume = $1 LIMIT 1";
         self.read("read", async |connection| Ok(self.ask(sql).fetch_optional(connection).await?.is_some()))
     }
 
-    /// Whether this site knows of a plain file that was written here.
+    /// Whether this site has a replica row of a file that was written here.
     pub fn wrote_any(&self) -> Result<bool, Error> {
         let sql = "SELECT node, held FROM tree_held WHERE volume = $1 AND node > $2 ORDER BY node LIMIT $3";
         let mut after = i64::MIN;
@@ -462,7 +464,7 @@ impl VolumeTree {
         }
     }
 
-    /// What this site knows of the plain files of many nodes; those of which nothing is known are left out.
+    /// The replica rows of many nodes; nodes without one are left out.
     pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, HeldReplica>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
         self.read("read", async |connection| {
@@ -471,14 +473,14 @@ impl VolumeTree {
         })
     }
 
-    /// Notes what this site knows of its own plain files; `None` for one that is gone. Of a node named twice the last counts.
+    /// Sets replica rows of this site; `None` removes one. The last entry of a node counts.
     pub fn set_held(&self, held: &[(NodeId, Option<HeldReplica>)]) -> Result<(), Error> {
         let mut script = self.script();
         self.put_held(&mut script, held);
         self.base.run("write", self.writers.execute(script))
     }
 
-    /// The same, as a part of more.
+    /// Adds that to a script.
     pub(super) fn put_held(&self, script: &mut Script, held: &[(NodeId, Option<HeldReplica>)]) {
         let last: BTreeMap<NodeId, &Option<HeldReplica>> =
             held.iter().map(|(id, held)| (*id, held)).collect();
@@ -493,7 +495,7 @@ impl VolumeTree {
         script.add(&DROP_HELD, self.scope, gone);
     }
 
-    /// Notes something else of a plain file if what is known of it is still `known`; whether it was.
+    /// Replaces a replica row if it is still `known` (compare and swap); returns whether it was.
     pub fn replace_held(
         &self,
         id: NodeId,
@@ -510,7 +512,7 @@ impl VolumeTree {
         })
     }
 
-    /// What is noted under a key.
+    /// The note under a key.
     pub fn note(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         let sql = "SELECT value FROM tree_notes WHERE volume = $1 AND key = $2";
         self.read("read", async |connection| {
@@ -519,20 +521,20 @@ impl VolumeTree {
         })
     }
 
-    /// Notes something under a key.
+    /// Sets the note under a key.
     pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let mut script = self.script();
         self.put_note(&mut script, key, value.to_vec());
         self.base.run("write", self.writers.execute(script))
     }
 
-    /// The same, as a part of more.
+    /// Adds that to a script.
     pub(super) fn put_note(&self, script: &mut Script, key: &str, value: Vec<u8>) {
         script.add(&PUT_NOTE, self.scope, vec![[Value::Text(key.to_owned()), Value::Bytes(value)]]);
     }
 }
 
-/// What a path leads to, by what the root is and what each name in a directory is of.
+/// Resolves a path, given the root node and a lookup of names.
 pub(crate) fn follow_names(
     path: &RelPath,
     root: impl FnOnce() -> Result<Option<Node>, Error>,
@@ -549,7 +551,7 @@ pub(crate) fn follow_names(
 
 /// Columns of the rows that [`POSITION`] finds.
 pub(super) const POSITION_COLUMNS: usize = 6;
-/// How far a tree is, a row for each site that has changed it, or one without a site.
+/// The position of a tree: one row for each origin, or one row without an origin.
 const POSITION: BulkStatement = BulkStatement {
     before: "SELECT v.seq, v.made, v.whole, o.origin, o.taken, o.given FROM tree_volumes v \
         LEFT JOIN tree_origins o ON o.volume = v.number WHERE v.number = $1 AND v.id IS NOT NULL",
@@ -564,7 +566,7 @@ const LOCK: BulkStatement = BulkStatement {
     after: "",
 };
 
-/// How far a tree is, of the rows that [`POSITION`] finds.
+/// The position in the rows that [`POSITION`] finds.
 pub(super) fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
     let first = rows.first().ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
     let (seq, number, whole) = (count_at(first, 0)?, count_at(first, 1)?, count_at(first, 2)?);

@@ -1,4 +1,5 @@
-//! Records of the home's log are applied to the tree of a follower, and own changes are stored until the log has them.
+//! Application of the home's log to the tree of a follower, and the outbox: own changes are stored until the log has
+//! them.
 
 use super::transfers::pack;
 use super::tree::{HeldReplica, Position, VolumeTree};
@@ -9,7 +10,7 @@ use renkei_core::namespace::{Delta, NodeId, Origin, Record, SequencedChange};
 use renkei_core::wire::{encode, violation};
 use std::collections::BTreeMap;
 
-/// Under which key a copy has the number of its last record, and the digest of that.
+/// Key of the note in a copy with the number and the digest of its last record.
 pub const MARK: &str = "mark";
 
 /// The digest of a record, the same at all sites.
@@ -18,16 +19,16 @@ pub fn record_digest(record: &Record) -> [u8; 32] {
 }
 
 impl VolumeTree {
-    /// Stores what records did, and forgets changes of `origin`, this site, that they settle. Those that the tree holds
-    /// already are passed over.
+    /// Applies records, and deletes pending changes of `origin`, this site, that they settle. Records that the tree
+    /// contains already are skipped.
     ///
     /// # Errors
-    /// `CatalogueFailed`; `ProtocolViolation` for records that do not follow one another.
+    /// `CatalogueFailed`; `ProtocolViolation` for a gap in the records.
     pub fn follow(&self, origin: Origin, records: &[Record]) -> Result<(), Error> {
         self.follow_with(origin, records, &[])
     }
 
-    /// The same, together with what becomes of the plain files of this site.
+    /// The same, together with replica rows of this site.
     ///
     /// # Errors
     /// As [`VolumeTree::follow`].
@@ -45,7 +46,7 @@ impl VolumeTree {
         let effects = all_effects(new);
         position.note(new);
         let own = position.taken.get(&origin).copied().unwrap_or(0);
-        // A site that begins anew numbers on after what the log has of it.
+        // A site without pending changes continues after the last of its changes in the log.
         position.number = position.number.max(own);
         let mut script = self.script();
         store(&mut script, self.shown(), effects);
@@ -59,17 +60,17 @@ impl VolumeTree {
         self.count_again(before, position.seq)
     }
 
-    /// Forgets own changes up to `number`: the log has them.
+    /// Deletes pending changes up to `number`: the log has them.
     pub(super) fn forget_pending(&self, script: &mut Script, number: u64) {
         script.add(&FORGET_PENDING, self.scope, vec![[stored(number)]]);
     }
 
-    /// Keeps own changes until the log has them; those that are kept already stay as they are.
+    /// Stores own changes until the log has them; changes that are stored already are not replaced.
     pub fn keep(&self, changes: &[SequencedChange]) -> Result<(), Error> {
         self.keep_with(changes, &[])
     }
 
-    /// The same, together with what is known of the plain files that they made.
+    /// The same, together with replica rows.
     pub fn keep_with(
         &self,
         changes: &[SequencedChange],
@@ -102,7 +103,7 @@ pub(super) const KEEP: BulkStatement = BulkStatement {
     after: " ON CONFLICT (volume, number) DO NOTHING",
 };
 
-/// The records after those that the tree holds.
+/// The records after the position of the tree.
 fn news<'r>(position: &Position, records: &'r [Record]) -> Result<&'r [Record], Error> {
     let begin = records.iter().position(|record| record.seq > position.seq).unwrap_or(records.len());
     let new = &records[begin..];
@@ -114,7 +115,7 @@ fn news<'r>(position: &Position, records: &'r [Record]) -> Result<&'r [Record], 
     Ok(new)
 }
 
-/// What records did, one after the other.
+/// The combined effects of records.
 fn all_effects(records: &[Record]) -> Delta {
     let (mut nodes, mut names) = (BTreeMap::new(), BTreeMap::new());
     for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {

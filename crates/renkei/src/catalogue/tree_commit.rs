@@ -19,14 +19,14 @@ use sqlx::any::AnyRow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What changes did to the use of owners.
+/// Differences in usage by owner.
 type ByDifference = BTreeMap<String, Difference>;
-/// A note, with its key.
+/// A note with its key.
 type Note = (&'static str, Vec<u8>);
 
 impl VolumeTree {
-    /// Decides changes in order against the tree, and stores records, what they did, and the position; gives the records
-    /// of those that were not in the log. All of it or nothing.
+    /// Decides changes in order against the tree, and stores the records, their effects, and the position,
+    /// atomically; returns the records of changes that were not in the log yet.
     ///
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if changes before one are missing.
@@ -34,7 +34,7 @@ impl VolumeTree {
         self.decide_holding(changes, |_| Vec::new())
     }
 
-    /// The same, with what this site knows of its own plain files after those records; see [`VolumeTree::set_held`].
+    /// The same, with replica rows of this site after those records; see [`VolumeTree::set_held`].
     ///
     /// # Errors
     /// As [`VolumeTree::decide`].
@@ -50,7 +50,7 @@ impl VolumeTree {
         self.decide_with(changes, held, |_, _| None)
     }
 
-    /// The same, with a note under a key, which is made of the records and of what they did to the use of owners.
+    /// The same, with a note under a key, made of the records and of their differences in usage.
     ///
     /// # Errors
     /// As [`VolumeTree::decide`].
@@ -104,7 +104,7 @@ impl VolumeTree {
         Ok(())
     }
 
-    /// Stores how far the tree is.
+    /// Adds statements that store the position.
     pub(super) fn store_position(&self, script: &mut Script, position: &Position) {
         script.add(&PUT_POSITION, self.scope, vec![[stored(position.seq), stored(position.number)]]);
         let origins: BTreeSet<&Origin> = position.taken.keys().chain(position.given.keys()).collect();
@@ -118,7 +118,7 @@ impl VolumeTree {
 }
 
 impl Position {
-    /// Goes on to the last of some records.
+    /// Advances the position over some records.
     pub(super) fn note(&mut self, records: &[Record]) {
         for record in records {
             self.seq = record.seq;
@@ -132,7 +132,7 @@ impl Position {
     }
 }
 
-/// Of one row.
+/// For one row only.
 const PUT_POSITION: BulkStatement = BulkStatement {
     before: "UPDATE tree_volumes SET ",
     row: "seq = ?, made = ?",
@@ -145,7 +145,7 @@ const PUT_RECORDS: BulkStatement = BulkStatement {
     between: ", ",
     after: "",
 };
-/// Numbers are drawn beside this, so those that were given never become fewer.
+/// Numbers are drawn concurrently, so the given ones never decrease.
 const PUT_ORIGINS: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ",
     row: "($1, ?, ?, ?)",
@@ -155,7 +155,7 @@ const PUT_ORIGINS: BulkStatement = BulkStatement {
 };
 /// Columns of the rows that [`FIND_NODES`] finds; those of [`FIND_NAMES`] begin with the same.
 const NODE_COLUMNS: usize = 2;
-/// A cross join is what makes SQLite take each wanted row and look it up, and not the other way round.
+/// A cross join makes SQLite look up each wanted row by key, and not the other way round.
 pub(super) const FIND_NAMES: BulkStatement = BulkStatement {
     before: "WITH wanted (dir, name) AS (VALUES ",
     row: "(?, ?)",
@@ -171,12 +171,12 @@ pub(super) const FIND_NODES: BulkStatement = BulkStatement {
     after: ")",
 };
 
-/// A count, to be stored.
+/// A count as a value.
 pub(super) fn stored(count: u64) -> Value {
     Value::Number(moment(count))
 }
 
-/// The records of changes, and all that they did.
+/// The records of changes, and their combined effects.
 fn decide_all(
     reading: &Reading<'_>,
     position: Position,
@@ -198,12 +198,12 @@ fn decide_all(
     Ok((records, draft.into_effects()))
 }
 
-/// What a batch has read of the tree as it was.
+/// The reads of a batch: the tree as it was before, with a cache.
 struct Reading<'a> {
     tree: &'a VolumeTree,
     work: RefCell<Work>,
     known: RefCell<Known>,
-    /// The first read that failed: nothing that was decided since is true.
+    /// The first read error: all decisions since are void.
     failed: RefCell<Option<Error>>,
 }
 
@@ -214,7 +214,7 @@ struct Known {
 }
 
 impl<'a> Reading<'a> {
-    /// Begins a batch of changes; what they name is read.
+    /// Begins a batch: locks the tree, and prefetches the rows that the changes name.
     fn begin(tree: &'a VolumeTree, changes: &[SequencedChange]) -> Result<(Self, Position), Error> {
         let mut wanted = Wanted::default();
         changes.iter().for_each(|numbered| wanted.add(&numbered.change));
@@ -241,7 +241,7 @@ impl<'a> Reading<'a> {
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Reads what changes mean with the names that they say.
+    /// Prefetches names with their directories resolved, if those were or will be merged.
     fn read_meant(&self, names: BTreeSet<Dentry>, changes: &[SequencedChange]) -> Result<(), Error> {
         let meant = |at: Dentry| meant_spot(self, &at);
         let mut spots: BTreeSet<Dentry> = names.into_iter().map(meant).collect();
@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
         self.read(Wanted::of_names(spots))
     }
 
-    /// Reads what is not known.
+    /// Reads rows that are not cached.
     fn read(&self, mut wanted: Wanted) -> Result<(), Error> {
         let mut known = self.known.borrow_mut();
         wanted.nodes.retain(|id| !known.nodes.contains_key(id));
@@ -268,7 +268,7 @@ impl<'a> Reading<'a> {
         Ok(())
     }
 
-    /// What a batch did to the use of owners.
+    /// Differences in usage by a batch.
     fn differences(&self, effects: &Delta) -> Result<ByDifference, Error> {
         let before: Vec<Option<Node>> = effects.nodes.iter().map(|(id, _)| self.node(*id)).collect();
         self.check()?;
@@ -276,7 +276,7 @@ impl<'a> Reading<'a> {
         Ok(differences(changes.map(|((id, after), before)| (*id, before.as_ref(), after.as_ref()))))
     }
 
-    /// Remembers the first failure.
+    /// Keeps the first error.
     fn note<T>(&self, read: Result<T, Error>) -> Option<T> {
         let remember = |error| {
             self.failed.borrow_mut().get_or_insert(error);
@@ -309,7 +309,7 @@ impl Tree for Reading<'_> {
         }
     }
 
-    /// No change needs a list; this is read as it is asked for.
+    /// No change needs a list; it is not cached.
     fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)> {
         let mut work = self.work.borrow_mut();
         let read = self.tree.base.run("decide", self.tree.list_in(&mut work, dir, after, most));
@@ -318,7 +318,7 @@ impl Tree for Reading<'_> {
     }
 }
 
-/// What changes name.
+/// Rows that changes name.
 #[derive(Default)]
 pub(super) struct Wanted {
     pub(super) nodes: BTreeSet<NodeId>,
@@ -330,14 +330,14 @@ impl Wanted {
         Wanted { names, ..Wanted::default() }
     }
 
-    /// A script that finds nodes, and names with the nodes they are of, after what it does before.
+    /// Adds statements that find the nodes, and the names with their nodes.
     fn asked(&self, tree: &VolumeTree, mut script: Script) -> Script {
         script.add(&FIND_NODES, tree.shown(), self.nodes.iter().map(|id| [number(*id)]).collect());
         script.add(&FIND_NAMES, tree.shown(), self.names.iter().map(by_name).collect());
         script
     }
 
-    /// What is known by the rows that were found.
+    /// The cache for the rows that were found; rows that were not found do not exist.
     fn known(self, found: &[AnyRow]) -> Result<Known, sqlx::Error> {
         let mut known = Known::default();
         known.nodes.extend(self.nodes.into_iter().map(|id| (id, None)));

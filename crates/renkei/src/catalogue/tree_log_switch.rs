@@ -10,22 +10,22 @@ use renkei_core::namespace::{NodeId, Origin, SequencedChange};
 use renkei_core::wire::violation;
 use std::sync::atomic::Ordering;
 
-/// What a copy has from now on, in place of all that it had.
+/// The new state of a copy, in place of all that it had.
 #[derive(Default)]
 pub struct LogSwitch {
-    /// Own changes for the home.
+    /// Own changes for the home, to be pending.
     pub changes: Vec<SequencedChange>,
-    /// What is known of plain files.
+    /// Replica rows.
     pub held: Vec<(NodeId, HeldReplica)>,
-    /// The last of this site's node numbers that was given.
+    /// The last node number of this site that was drawn.
     pub given: u64,
-    /// What is noted, by key.
+    /// Notes by key.
     pub notes: Vec<(String, Vec<u8>)>,
 }
 
 impl VolumeTree {
-    /// Shows the copy that was made beside this one, of another log, and forgets everything that was known of the old one: in
-    /// one transaction.
+    /// Makes the shadow tree, which is of another log, the visible one, and deletes all state of the old log, in one
+    /// transaction.
     ///
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
@@ -66,8 +66,8 @@ impl VolumeTree {
         self.count_again(0, position.seq)
     }
 
-    /// No number of a node that this site gives from now on, as `origin`, is below `least`: whoever has nodes of a log that was
-    /// lost in mind does not take others for them.
+    /// Raises the node numbers that this site draws from now on, as `origin`, to at least `least`: a site that
+    /// remembers nodes of a log that was lost must not take new ones for them.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -82,7 +82,7 @@ impl VolumeTree {
     }
 }
 
-/// How far the copy is then.
+/// The position of the copy after the switch.
 fn after(new: Position, origin: Origin, anew: &LogSwitch) -> Position {
     let taken = new.taken.get(&origin).copied().unwrap_or(0);
     let number = anew.changes.last().map_or(taken, |last| last.number);

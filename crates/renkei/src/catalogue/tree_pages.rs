@@ -1,7 +1,8 @@
-//! A tree in pages (`renkei_core::namespace::page`): given at the home, taken at a site that comes late.
+//! Bootstrap of a tree in pages (`renkei_core::namespace::page`): read at the home, loaded at a site that does not
+//! have the log from its beginning.
 //!
-//! A page is one transaction at either end, so a site that is killed goes on after the last page it has. A page takes
-//! the place of what the copy held between its ends; so an old copy becomes the new one without being emptied before.
+//! A page is one transaction at either end, so a killed site resumes after the last page that it has. A page replaces
+//! what the copy had between its ends; so an old copy becomes the new one without being emptied before.
 
 use super::transfers::{count, moment, pack, unpack};
 use super::tree::{Position, VolumeTree};
@@ -13,23 +14,24 @@ use renkei_core::wire::violation;
 use serde::{Deserialize, Serialize};
 use sqlx::{AnyConnection, Row as _};
 
-/// Records that are forgotten in one transaction.
+/// Records deleted in one transaction.
 const FORGOTTEN_AT_ONCE: i64 = 10_000;
-/// A copy whose pages are coming is whole from this record on.
+/// Sentinel of [`Position::whole`] while pages are loaded.
 const NEVER: u64 = i64::MAX as u64;
 
-/// How far pages have come.
+/// Progress of loading pages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Coming {
-    /// How far the home was when the first page was read.
+    /// The extent of the home's tree when the first page was read.
     extent: Extent,
-    /// The last record that a page may hold.
+    /// The last record that a page may contain.
     until: u64,
-    /// Where the next page begins.
+    /// The cursor for the next page.
     next: Reached,
 }
 
-/// Keys of rows, as the database orders them: what lies before the first, and the last.
+/// The range of keys that a page covers, in the order of the database: the key before the first row, and the last
+/// key.
 #[derive(Clone, Debug)]
 enum Keys {
     Nodes(i64, i64),
@@ -37,14 +39,14 @@ enum Keys {
 }
 
 impl Position {
-    /// Whether pages are coming.
+    /// Whether pages are being loaded.
     pub(super) fn is_coming(&self) -> bool {
         self.whole == NEVER
     }
 }
 
 impl VolumeTree {
-    /// Up to `most` nodes or names after those of the page before.
+    /// A page of up to `most` nodes or names after a cursor.
     pub fn page(&self, after: Option<&Reached>, most: usize) -> Result<Page, Error> {
         let Position { seq, taken, given, .. } = self.position()?;
         let extent = Extent { seq, taken, given };
@@ -61,7 +63,7 @@ impl VolumeTree {
                 last.map(|(dir, name, _)| Reached::Name(Dentry { dir: *dir, name: name.clone() }))
             }
         };
-        // What was read may be of a later moment than the position before it.
+        // The rows may be more recent than the position that was read before them.
         let until = self.position()?.seq;
         Ok(Page { after: after.cloned(), extent, until, nodes, names, next })
     }
@@ -94,8 +96,8 @@ impl VolumeTree {
         })
     }
 
-    /// Takes a page of the home's into this copy. After the last one [`VolumeTree::follow`] goes on with the record after
-    /// the first page's; the copy may be shown when its position is whole.
+    /// Loads a page of the home into this copy. After the last one [`VolumeTree::follow`] continues with the record
+    /// after the first page's position; the copy may be shown when its position is whole.
     ///
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` for a page that does not follow.
@@ -112,11 +114,11 @@ impl VolumeTree {
             self.note_page(&mut work, origin, position, page, coming).await?;
             work.commit().await
         })?;
-        // Of its rows nothing is known; the pages are counted when the last one was taken.
+        // Its rows have no table statistics; they are collected after the last page.
         self.count_again(0, if page.next.is_none() { page.until } else { 0 })
     }
 
-    /// Where pages that are coming go on; none while none are.
+    /// The cursor for the next page; none if no pages are being loaded.
     pub fn loading(&self) -> Result<Option<Reached>, Error> {
         let coming = self.read("read", async |connection| self.coming(connection).await)?;
         Ok(coming.map(|coming| coming.next))
@@ -128,7 +130,7 @@ impl VolumeTree {
         row.try_get::<Option<Vec<u8>>, _>(0)?.map(|bytes| unpack(&bytes)).transpose()
     }
 
-    /// Puts what a page holds in the place of what the copy held there.
+    /// Replaces the rows in the range of a page.
     async fn take_place(&self, work: &mut AnyConnection, page: &Page) -> Result<(), sqlx::Error> {
         match keys(page) {
             Keys::Nodes(before, last) => {
@@ -151,7 +153,7 @@ impl VolumeTree {
         script.execute(work).await
     }
 
-    /// Notes how far pages are; after the last one, how far the tree is.
+    /// Stores the cursor; after the last page, the position of the tree.
     async fn note_page(
         &self,
         work: &mut AnyConnection,
@@ -179,13 +181,13 @@ impl VolumeTree {
         query.execute(work).await.map(drop)
     }
 
-    /// Forgets records up to `upto`; who follows and does not have them needs pages. Says how many there were.
+    /// Trims the log up to `upto`; a follower without these records needs pages. Returns how many were deleted.
     pub fn trim(&self, upto: u64) -> Result<u64, Error> {
         let sql = "DELETE FROM tree_log WHERE volume = $1 AND seq <= $2 \
             AND seq < (SELECT MIN(seq) FROM tree_log WHERE volume = $1) + $3";
         let mut forgotten = 0;
         loop {
-            // In parts, so that changes come between them.
+            // In batches, so that changes can come in between.
             let part = self.write("trim", async |connection| {
                 let query = self.ask(sql).bind(moment(upto)).bind(FORGOTTEN_AT_ONCE);
                 Ok(query.execute(connection).await?.rows_affected())
@@ -198,7 +200,7 @@ impl VolumeTree {
     }
 }
 
-/// Where a page begins.
+/// The key before the first row of a page.
 enum Begin {
     Nodes(i64),
     Names(i64, Vec<u8>),
@@ -213,7 +215,7 @@ fn begin(after: Option<&Reached>) -> Begin {
     }
 }
 
-/// The keys of a page's rows.
+/// The range of keys of a page.
 fn keys(page: &Page) -> Keys {
     match (begin(page.after.as_ref()), &page.next) {
         (Begin::Nodes(before), Some(Reached::Node(last))) => Keys::Nodes(before, signed(*last)),
@@ -221,12 +223,12 @@ fn keys(page: &Page) -> Keys {
         (Begin::Names(dir, name), Some(Reached::Name(last))) => {
             Keys::Names((dir, name), (signed(last.dir), last.name.0.clone()))
         }
-        // No name is as long.
+        // Longer than any name.
         (Begin::Names(dir, name), _) => Keys::Names((dir, name), (i64::MAX, vec![0xff; 256])),
     }
 }
 
-/// The order in which pages come.
+/// The order of cursors.
 fn order(reached: &Reached) -> (u8, i64, &[u8]) {
     match reached {
         Reached::Node(id) => (0, signed(*id), &[]),
@@ -235,12 +237,12 @@ fn order(reached: &Reached) -> (u8, i64, &[u8]) {
     }
 }
 
-/// What a page makes of those before it.
+/// Checks that a page follows the ones before it; returns the new progress.
 fn follows(page: &Page, coming: Option<Coming>) -> Result<Coming, Error> {
     if let (Some(after), Some(next)) = (&page.after, &page.next)
         && order(next) <= order(after)
     {
-        // It would be asked for for ever.
+        // It would be requested for ever.
         return Err(violation("volume", format_args!("a page that ends at {next:?}")));
     }
     let next = Reached::Nodes;
@@ -253,7 +255,7 @@ fn follows(page: &Page, coming: Option<Coming>) -> Result<Coming, Error> {
     }
 }
 
-/// How far a copy is that has all pages.
+/// The position of a copy that has all pages.
 fn arrived(position: Position, origin: Origin, coming: Coming) -> Position {
     let Extent { seq, taken, mut given } = coming.extent;
     for (origin, count) in position.given {

@@ -1,7 +1,7 @@
-//! How SQLite would execute each statement on the tables of trees: by keys, or by reading a volume.
+//! Query plans of SQLite for each statement on the tables of trees: by index, or by a scan of a volume.
 //!
-//! The statements are taken from the source beside this, so that none is forgotten. Nothing is counted in a new
-//! database, as in those of users.
+//! The statements are extracted from the source of this folder, so that none is forgotten. A new database has no
+//! table statistics, as those of users.
 
 use super::Trees;
 use super::tree::VolumeTree;
@@ -9,7 +9,7 @@ use super::tree_rows::{BulkStatement, Scope};
 use crate::home::Home;
 use sqlx::{AssertSqlSafe, Row as _};
 
-/// Beginnings of statements that read all of a volume, or have only as many rows to read as there are volumes or sites.
+/// Prefixes of statements that may scan a volume, or whose tables have only a few rows.
 const MAY_READ_ALL: &[(&str, &str)] = &[
     ("DELETE FROM tree_origins WHERE volume = $1", "as many rows as sites"),
     ("DELETE FROM tree_pending WHERE volume = $1", "removes all: the log is another one"),
@@ -24,7 +24,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("DELETE FROM tree_names WHERE volume = $1", "removes all that is left"),
 ];
 
-/// A string in source: what stands before it on its line, and its value.
+/// String literals of a source, each with the text before it on its line.
 fn strings(code: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = code;
@@ -40,7 +40,7 @@ fn strings(code: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The statements of a file, as SQLite gets them.
+/// The statements of a source file, as SQLite gets them.
 fn statements(code: &str, scope: Scope) -> Vec<String> {
     let shipped = code.split("#[cfg(test)]").next().unwrap_or_default();
     let code: String = shipped.lines().filter(|line| !line.trim_start().starts_with("//")).fold(
@@ -71,7 +71,7 @@ fn statements(code: &str, scope: Scope) -> Vec<String> {
     found
 }
 
-/// What SQLite would do.
+/// The query plan of a statement.
 fn plan(tree: &VolumeTree, statement: &str) -> Vec<String> {
     let explained = tree.write("explain", async |connection| {
         let sql = format!("EXPLAIN QUERY PLAN {statement}");
@@ -81,7 +81,7 @@ fn plan(tree: &VolumeTree, statement: &str) -> Vec<String> {
     explained.unwrap_or_else(|error| panic!("{statement}: {error}"))
 }
 
-/// Whether a step of a plan reads a table, or all rows of one volume in it.
+/// Whether a step of a plan scans a table, or all rows of a volume in it.
 fn reads_all(step: &str) -> bool {
     let own_rows = ["CONSTANT ROW", "-ROW VALUES CLAUSE", "SCAN w"];
     let scans = step.starts_with("SCAN ") && !own_rows.iter().any(|own| step.contains(own));

@@ -1,6 +1,6 @@
 //! A reader of a tree in its database, with a cache and a sticky error, for the rules of volumes.
 //!
-//! The rules read a tree that cannot fail. So rows that were read are cached, and the first failure too: decisions made
+//! The rules read a tree that cannot fail. So rows that were read are cached, and the first error too: decisions made
 //! after it are void ([`TreeReader::check`]). Rows that many changes name are prefetched with a few bulk statements.
 
 use super::tree::VolumeTree;
@@ -11,7 +11,7 @@ use renkei_core::namespace::{Change, Dentry, Name, Node, NodeId, SequencedChange
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-/// What was asked of a tree; it must not change meanwhile.
+/// A cache of reads of a tree, which must not change meanwhile.
 pub struct TreeReader<'a> {
     tree: &'a VolumeTree,
     nodes: RefCell<HashMap<NodeId, Option<Node>>>,
@@ -20,7 +20,7 @@ pub struct TreeReader<'a> {
 }
 
 impl<'a> TreeReader<'a> {
-    /// Nothing was asked yet.
+    /// An empty cache.
     pub fn of(tree: &'a VolumeTree) -> Self {
         TreeReader { tree, nodes: RefCell::default(), names: RefCell::default(), failed: RefCell::default() }
     }
@@ -33,7 +33,7 @@ impl<'a> TreeReader<'a> {
         self.failed.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Reads what changes name.
+    /// Prefetches the rows that changes name.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -53,7 +53,7 @@ impl<'a> TreeReader<'a> {
         self.read_names(&spots)
     }
 
-    /// Reads what names are of.
+    /// Reads the nodes of names.
     ///
     /// # Errors
     /// `CatalogueFailed`.

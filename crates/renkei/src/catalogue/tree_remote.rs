@@ -1,7 +1,7 @@
-//! Remote nodes of a tree at its home: content that lies at the site that wrote it, and directories and links that
-//! could not be made in the plain tree.
+//! Remote nodes of a tree at its home: content that is at the site that wrote it only, and directories and links that
+//! could not be created in the plain tree.
 //!
-//! The list is kept in the transactions that store records, so it is complete at any moment. Non-goal: fetching.
+//! The list is updated in the transactions that store records, so it is always complete. Non-goal: fetching.
 
 use super::tree::{HeldReplica, VolumeTree};
 use super::tree_commit::stored;
@@ -11,15 +11,15 @@ use renkei_core::namespace::{Delta, Dentry, Kind, Node, NodeId, Origin, Record};
 use sqlx::Row as _;
 use std::collections::{BTreeMap, HashMap};
 
-/// The home's own changes: what they tell of is in the plain tree.
+/// The home's own changes, which come from the plain tree.
 pub const OWN: Origin = Origin(0);
 
 /// A node that the plain tree does not have, or not in this version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// Which.
+    /// The node.
     pub id: NodeId,
-    /// The record that made it so.
+    /// The record of that version.
     pub version: u64,
     /// The site that wrote it.
     pub origin: Origin,
@@ -27,18 +27,18 @@ pub struct Away {
     pub size: u64,
 }
 
-/// What one site has alone.
+/// Remote nodes of one origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwayAt {
     /// The site.
     pub origin: Origin,
-    /// Files, and directories and links that could not be made.
+    /// Files, and directories and links that could not be created.
     pub count: u64,
-    /// Bytes.
+    /// Bytes of their content.
     pub bytes: u64,
 }
 
-/// Which nodes are away after some records, and which are not any more.
+/// The nodes that become remote by some records, and those that are not remote any more.
 fn changed(records: &[Record]) -> BTreeMap<NodeId, Option<Away>> {
     let mut changed = BTreeMap::new();
     for record in records {
@@ -58,7 +58,7 @@ fn changed(records: &[Record]) -> BTreeMap<NodeId, Option<Away>> {
     changed
 }
 
-/// Whether a record made a node, or gave a file other content.
+/// Whether a record created a node, or gave a file new content.
 fn is_new(seq: u64, id: NodeId, node: &Node, effects: &Delta) -> bool {
     let frees = effects.names.iter().any(|(_, id)| id.is_none());
     let is_named = effects.names.iter().any(|(_, named)| *named == Some(id));
@@ -71,7 +71,7 @@ fn is_new(seq: u64, id: NodeId, node: &Node, effects: &Delta) -> bool {
 }
 
 impl VolumeTree {
-    /// Notes what records did to the list.
+    /// Updates the list of remote nodes by records.
     pub(super) fn note_away(&self, script: &mut Script, records: &[Record]) {
         let (mut put, mut gone) = (Vec::new(), Vec::new());
         for (id, away) in changed(records) {
@@ -84,7 +84,7 @@ impl VolumeTree {
         script.add(&DROP_AWAY, self.scope, gone);
     }
 
-    /// Those after a version, in the order in which they were written, at most `most`.
+    /// Remote nodes after a version, by version, at most `most`.
     ///
     /// # Errors
     /// `CatalogueFailed`, as those of all other calls.
@@ -98,7 +98,7 @@ impl VolumeTree {
         })
     }
 
-    /// Whether a node's content of this version is away.
+    /// Whether a node is in the list of remote nodes.
     pub fn is_away(&self, id: NodeId) -> Result<bool, Error> {
         let sql = "SELECT node FROM tree_away WHERE volume = $1 AND node = $2";
         self.read("read", async |connection| {
@@ -106,9 +106,9 @@ impl VolumeTree {
         })
     }
 
-    /// What each site has alone.
+    /// Remote nodes by origin.
     pub fn away_by_site(&self) -> Result<Vec<AwayAt>, Error> {
-        // A site may say of its files that they are larger than anything: a whole number may not hold the sum.
+        // A hostile site may declare huge files: the sum might overflow an integer.
         let sql = "SELECT origin, COUNT(*), SUM(CAST(size AS DOUBLE PRECISION)) FROM tree_away \
             WHERE volume = $1 GROUP BY origin ORDER BY origin";
         self.read("read", async |connection| {
@@ -121,14 +121,14 @@ impl VolumeTree {
         })
     }
 
-    /// Adds directories to the list that the plain tree lost while something in them was away.
+    /// Adds directories to the list that were removed from the plain tree while they had remote content.
     pub fn set_away(&self, away: &[Away]) -> Result<(), Error> {
         let mut script = self.script();
         script.add(&PUT_AWAY, self.scope, away.iter().map(row).collect());
         self.base.run("write", self.writers.execute(script))
     }
 
-    /// The plain tree has these now; of files is told what it has.
+    /// Removes nodes from the list that the plain tree has now, and sets the replica rows of the files.
     pub fn set_here(&self, here: &[(NodeId, Option<HeldReplica>)]) -> Result<(), Error> {
         let held: Vec<_> = here.iter().filter(|(_, held)| held.is_some()).cloned().collect();
         let upto =
@@ -183,7 +183,7 @@ const DROP_AWAY: BulkStatement = BulkStatement {
     between: ", ",
     after: ")",
 };
-/// A newer version is away still.
+/// A newer version is still remote.
 const DROP_OLDER: BulkStatement = BulkStatement {
     before: "DELETE FROM tree_away WHERE ",
     row: "(volume = $1 AND node = ? AND version <= ?)",

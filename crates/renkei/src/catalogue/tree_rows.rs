@@ -1,6 +1,6 @@
-//! Statements for many rows at a time, and what rows hold.
+//! Bulk statements, and the encoding of rows.
 //!
-//! A list of rows is cut into parts of a few sizes, so that the database sees few different statements and keeps
+//! A list of rows is split into parts of a few sizes, so that the database sees few different statements and keeps
 //! them prepared.
 
 use super::transfers::{pack, unpack};
@@ -10,10 +10,10 @@ use sqlx::query::Query;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 use std::fmt::Write as _;
 
-/// Rows in one statement, from the largest part to the smallest.
+/// Rows in one statement, from the largest to the smallest part.
 const PARTS: [usize; 5] = [256, 64, 16, 4, 1];
 
-/// Values of statements that SQLite gets together.
+/// Largest number of values for which SQLite gets several statements in one call.
 const MOST_TOGETHER: usize = 64;
 
 /// A value of a row.
@@ -40,28 +40,28 @@ fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
 
 /// A statement for many rows of one volume, whose number is `$1`.
 pub(super) struct BulkStatement {
-    /// What stands before the rows.
+    /// The text before the rows.
     pub(super) before: &'static str,
-    /// A row; each `?` stands for a value.
+    /// The text of a row; each `?` stands for a value.
     pub(super) row: &'static str,
-    /// What stands between rows.
+    /// The separator of rows.
     pub(super) between: &'static str,
-    /// What stands after them.
+    /// The text after the rows.
     pub(super) after: &'static str,
 }
 
-/// A volume, as statements for many rows of it name it.
+/// A volume in bulk statements.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
-    /// Its number.
+    /// The volume's number.
     pub(super) volume: i64,
-    /// Whether it is in SQLite, which looks for a value with a name in a list, one after the other: there values have no
-    /// names, and the number stands in the text.
+    /// Whether it is in SQLite, which resolves each named parameter by a linear search: there parameters have no
+    /// names, and the volume's number is part of the text.
     pub(super) is_sqlite: bool,
 }
 
 impl BulkStatement {
-    /// The statement for so many rows.
+    /// The statement for a number of rows.
     pub(super) fn sql(&self, rows: usize, scope: Scope) -> String {
         let mut sql = String::with_capacity(self.before.len() + self.after.len() + rows * 64);
         let mut number = 1;
@@ -82,7 +82,7 @@ impl BulkStatement {
         if scope.is_sqlite { sql.replace("$1", &scope.volume.to_string()) } else { sql }
     }
 
-    /// Fetches what it finds for all rows.
+    /// Executes the statement for all rows, and returns the rows that it finds.
     pub(super) async fn fetch<const N: usize>(
         &self,
         work: &mut AnyConnection,
@@ -95,10 +95,10 @@ impl BulkStatement {
     }
 }
 
-/// Statements that are executed one after the other.
+/// A list of statements that are executed in order.
 ///
-/// SQLite is asked on a thread of its own, and to wake that costs more than a short statement; so it gets short ones together.
-/// A server takes one at a time if it is to keep them prepared.
+/// SQLite runs on a thread of its own, and waking that costs more than a short statement; so short statements are
+/// joined into one call. A server keeps only single statements prepared.
 #[derive(Default)]
 pub(super) struct Script {
     is_sqlite: bool,
@@ -106,17 +106,17 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// An empty one for the database that has this volume.
+    /// An empty script for the database of this volume.
     pub(super) fn new(scope: Scope) -> Self {
         Script { is_sqlite: scope.is_sqlite, steps: Vec::new() }
     }
 
-    /// Whether it does nothing.
+    /// Whether the script has no statements.
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Adds a statement for all rows.
+    /// Adds a statement for all rows, in parts.
     pub(super) fn add<const N: usize>(&mut self, many: &BulkStatement, scope: Scope, rows: Vec<[Value; N]>) {
         for part in parts(rows) {
             let sql = many.sql(part.len(), scope);
@@ -125,13 +125,13 @@ impl Script {
         }
     }
 
-    /// The same after a statement without values.
+    /// Puts a statement without values in front.
     pub(super) fn after(mut self, sql: &str) -> Self {
         self.steps.insert(0, (sql.into(), Vec::new()));
         self
     }
 
-    /// The same before a statement without values.
+    /// Appends a statement without values.
     pub(super) fn before(mut self, sql: &str) -> Self {
         self.steps.push((sql.into(), Vec::new()));
         self
@@ -154,7 +154,7 @@ impl Script {
         self.steps.into_iter().map(query)
     }
 
-    /// Executes them all.
+    /// Executes all statements.
     pub(super) async fn execute(self, work: &mut AnyConnection) -> Result<(), sqlx::Error> {
         for query in self.queries() {
             query.execute(&mut *work).await?;
@@ -162,7 +162,7 @@ impl Script {
         Ok(())
     }
 
-    /// Fetches what they find.
+    /// Executes all statements, and returns the rows that they find.
     pub(super) async fn fetch(self, work: &mut AnyConnection) -> Result<Vec<AnyRow>, sqlx::Error> {
         let mut found = Vec::new();
         for query in self.queries() {
@@ -172,7 +172,7 @@ impl Script {
     }
 }
 
-/// Cuts a list into parts of the sizes in [`PARTS`].
+/// Splits a list into parts of the sizes in [`PARTS`].
 fn parts<T>(rows: Vec<T>) -> Vec<Vec<T>> {
     let mut rows = rows.into_iter();
     let mut parts = Vec::new();
@@ -202,7 +202,7 @@ const PUT_NAMES: BulkStatement = BulkStatement {
     between: ", ",
     after: " ON CONFLICT (volume, dir, name) DO UPDATE SET node = excluded.node",
 };
-/// With the volume beside the list, or with a list of pairs, SQLite would read all names of the volume.
+/// With the volume outside of the list, or with a list of pairs, SQLite would scan all names of the volume.
 const DROP_NAMES: BulkStatement = BulkStatement {
     before: "DELETE FROM tree_names WHERE ",
     row: "(volume = $1 AND dir = ? AND name = ?)",
@@ -210,7 +210,7 @@ const DROP_NAMES: BulkStatement = BulkStatement {
     after: "",
 };
 
-/// Stores what changes did; each node and name at most once.
+/// Adds statements that store the effects of changes; each node and name occurs at most once.
 pub(super) fn store(script: &mut Script, scope: Scope, effects: Delta) {
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for (id, node) in effects.nodes {
@@ -233,17 +233,17 @@ pub(super) fn store(script: &mut Script, scope: Scope, effects: Delta) {
     script.add(&DROP_NAMES, scope, gone);
 }
 
-/// A node's number as the database has it: the bits of one with a sign.
+/// A node number in the database: the same bits as a signed integer.
 pub(super) fn signed(id: NodeId) -> i64 {
     id.0.cast_signed()
 }
 
-/// The same, to be bound.
+/// A node number as a value.
 pub(super) fn number(id: NodeId) -> Value {
     Value::Number(signed(id))
 }
 
-/// A node's number in a row.
+/// A node number in a row.
 pub(super) fn id_at(row: &AnyRow, column: usize) -> Result<NodeId, sqlx::Error> {
     Ok(NodeId(row.try_get::<i64, _>(column)?.cast_unsigned()))
 }
@@ -253,17 +253,17 @@ pub(super) fn name_at(row: &AnyRow, column: usize) -> Result<Name, sqlx::Error> 
     Ok(Name(row.try_get(column)?))
 }
 
-/// A name in a directory, to be bound.
+/// The key of a name as values.
 pub(super) fn by_name(at: &Dentry) -> [Value; 2] {
     [number(at.dir), Value::Bytes(at.name.0.clone())]
 }
 
-/// The same in a row.
+/// The key of a name in a row.
 pub(super) fn spot_at(row: &AnyRow, column: usize) -> Result<Dentry, sqlx::Error> {
     Ok(Dentry { dir: id_at(row, column)?, name: name_at(row, column + 1)? })
 }
 
-/// A node in a row, where there is one.
+/// A node in a row; none for NULL.
 pub(super) fn node_at(row: &AnyRow, column: usize) -> Result<Option<Node>, sqlx::Error> {
     row.try_get::<Option<Vec<u8>>, _>(column)?.map(|bytes| unpack(&bytes)).transpose()
 }

@@ -1,8 +1,8 @@
-//! The shadow tree of a follower that is bootstrapped: a copy beside the visible one.
+//! The shadow tree of a follower that is bootstrapped: a copy beside the visible tree.
 //!
-//! Nodes and names of the shadow are under a number of their own in the same tables, so that pages and records are
-//! stored there while the old copy is read. When it is whole, one small transaction makes it the visible one. What this
-//! site keeps beside the tree, as what it holds, stays where it is: nodes have the same numbers in both.
+//! Nodes and names of the shadow have a volume number of their own in the same tables, so that pages and records are
+//! stored there while the old copy is read. When the shadow is complete, one small transaction makes it the visible
+//! tree. What this site keeps beside the tree, such as replica rows, stays: nodes have the same numbers in both.
 
 use super::transfers::moment;
 use super::tree::{Position, Tail, VolumeTree, position_at};
@@ -14,11 +14,11 @@ use renkei_core::wire::violation;
 use sqlx::{AssertSqlSafe, Row as _};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Rows that are removed in one transaction.
+/// Rows removed in one transaction.
 const REMOVED_AT_ONCE: i64 = 10_000;
 
 impl VolumeTree {
-    /// The copy beside this one, begun if there is none.
+    /// The shadow tree, created if there is none.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -38,7 +38,7 @@ impl VolumeTree {
         late.with_root()
     }
 
-    /// Whether a copy was begun beside this one and is not shown yet.
+    /// Whether a shadow tree exists.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -50,7 +50,7 @@ impl VolumeTree {
         })
     }
 
-    /// Shows the copy that was made beside this one from now on, and goes on from its records.
+    /// Makes the shadow tree the visible one, and continues from its position.
     ///
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
@@ -80,7 +80,7 @@ impl VolumeTree {
         self.count_again(0, position.seq)
     }
 
-    /// Removes what copies left that were shown before.
+    /// Removes the nodes and names of trees that were visible before.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -93,7 +93,7 @@ impl VolumeTree {
         Ok(())
     }
 
-    /// Numbers under which nodes may be that nobody shows.
+    /// Volume numbers of nodes and names that belong to no tree.
     fn old_copies(&self) -> Result<Vec<i64>, Error> {
         let sql = "SELECT number FROM tree_volumes \
             WHERE (id IS NULL OR (shown IS NOT NULL AND shown <> number)) \
@@ -104,9 +104,9 @@ impl VolumeTree {
         })
     }
 
-    /// Removes the first rows of a table under a number; says how many.
+    /// Removes the first rows of a table for a volume number; returns how many, or 0 when all are removed.
     fn remove_some(&self, number: i64, table: &str, key: &str) -> Result<u64, Error> {
-        // Up to the last of the first so many; all, if there are fewer.
+        // Up to the last row of a batch; all rows, if there are fewer.
         let some = format!(
             "DELETE FROM tree_{table} WHERE volume = $1 AND ({key}) <= \
              (SELECT {key} FROM tree_{table} WHERE volume = $1 ORDER BY {key} LIMIT 1 OFFSET {REMOVED_AT_ONCE})"
@@ -127,7 +127,7 @@ impl VolumeTree {
     }
 }
 
-/// How far a tree is that goes on as another copy of it: what this site has given and made stays.
+/// The position of a tree that is replaced by another copy: the numbers that this site has used stay.
 fn joined(before: Position, new: Position) -> Position {
     let mut given = new.given;
     for (origin, count) in before.given {

@@ -1,6 +1,7 @@
-//! What is in a tree, by owners: counted in the transaction of each change at the home, so that a kill changes nothing.
+//! Usage of a tree by owner, counted at the home in the transaction of each change, so that a kill does not affect
+//! it.
 //!
-//! A copy counts nothing: its home does.
+//! A follower's copy has no counts: its home counts.
 
 use super::transfers::count;
 use super::tree::VolumeTree;
@@ -11,10 +12,10 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
 use std::collections::BTreeMap;
 
-/// Nodes read at once when all are counted.
+/// Nodes read at once for a recount.
 const PAGE: usize = 10_000;
 
-/// What is more than a number holds stays at the most: a site may say of its files that they are larger than anything.
+/// The sum saturates: a hostile site may declare huge files.
 const ADD_USAGE: BulkStatement = BulkStatement {
     before: "INSERT INTO tree_usage (volume, owner, files, bytes) VALUES ",
     row: "($1, ?, ?, ?)",
@@ -29,7 +30,7 @@ const ADD_USAGE: BulkStatement = BulkStatement {
 };
 
 impl VolumeTree {
-    /// What is in the tree, by the names of owners.
+    /// The usage of the tree, by owner.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -49,7 +50,7 @@ impl VolumeTree {
         rows.iter().map(row).collect()
     }
 
-    /// Adds what changes did.
+    /// Adds differences to the usage.
     pub(super) fn add_usage(&self, script: &mut Script, differences: BTreeMap<String, Difference>) {
         let rows = differences.into_iter().map(|(owner, by)| {
             [Value::Bytes(owner.into_bytes()), Value::Number(by.files), Value::Number(by.bytes)]
@@ -57,7 +58,7 @@ impl VolumeTree {
         script.add(&ADD_USAGE, self.scope, rows.collect());
     }
 
-    /// Counts all nodes anew, while no change can come; whether what was counted before was wrong.
+    /// Recounts all nodes in a transaction; returns whether the counts were wrong.
     ///
     /// # Errors
     /// `CatalogueFailed`.

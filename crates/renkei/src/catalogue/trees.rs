@@ -1,9 +1,9 @@
 //! The databases of the volumes of a PoP.
 //!
-//! Each volume has an SQLite file of its own below `state/volumes`, so that a large one neither slows the queue nor is
-//! slowed by it, and goes by removing a file. Where the catalogue is on PostgreSQL all volumes share its tables, with a
-//! number in front of each key. The statements are the same. In an SQLite file one connection writes and others read
-//! beside it; each reads the state after the last commit.
+//! Each volume has an SQLite file of its own below `state/volumes`, so that a large volume and the queue do not slow
+//! each other, and removing a volume removes its file. If the catalogue is on PostgreSQL, all volumes share its
+//! tables, with a volume number in front of each key. The statements are the same. An SQLite file has one connection
+//! for writes and others for concurrent reads; each reads the state after the last commit.
 
 use super::connections::Connections;
 use super::schema::{TREES, bring_up_to_date};
@@ -23,15 +23,15 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{EnterGuard, Runtime};
 
-/// Connections that read an SQLite file at a time, or a server.
+/// Connections for concurrent reads, of an SQLite file or a server.
 const READERS: u32 = 4;
-/// Memory in which the connection of SQLite that writes keeps pages, in KiB.
+/// Page cache of SQLite's connection for writes, in KiB.
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
-/// The same of each that reads; behind them is the memory of the kernel.
+/// Page cache of each connection for reads, in KiB; the kernel's page cache is behind it.
 const READER_CACHE_KIB: u32 = 4 * 1024;
-/// Pages of 4 KiB in the log of SQLite, after which they go to their places in the file.
+/// Pages of 4 KiB in SQLite's write-ahead log after which a checkpoint runs.
 const CHECKPOINT_PAGES: u32 = 8 * 1024;
-/// Times that a number is drawn for a volume, while others draw one as well.
+/// Attempts to draw a volume number while other processes draw one.
 const DRAWS: u32 = 100;
 
 /// The databases of a PoP's volumes.
@@ -46,9 +46,9 @@ enum Place {
     Server { writers: Arc<Connections>, readers: Arc<Connections> },
 }
 
-/// What all trees of a PoP work with.
+/// The runtime and the name of the database, shared by all trees of a PoP.
 pub(super) struct Database {
-    /// Which database, without a password.
+    /// The database without its password, for messages.
     shown: String,
     runtime: Option<Runtime>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Database {
 impl Drop for Database {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Whoever drops it may be on a runtime's thread, which must not wait.
+            // A caller on a thread of a runtime must not block.
             runtime.shutdown_background();
         }
     }
@@ -67,7 +67,7 @@ impl Database {
         self.runtime.as_ref().expect("it is there until the base is dropped")
     }
 
-    /// Does some work in a database and waits for it.
+    /// Runs some work in a database and waits for it.
     pub(super) fn run<T>(
         &self,
         op: &str,
@@ -76,7 +76,7 @@ impl Database {
         self.runtime().block_on(work).map_err(|error| self.failed(op, &error))
     }
 
-    /// Lets the caller drop a connection, which goes back to its pool.
+    /// Enters the runtime, as needed for dropping a pooled connection.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.runtime().enter()
     }
@@ -86,14 +86,15 @@ impl Database {
         self.runtime().block_on(work);
     }
 
-    /// A failure of the database.
+    /// The error for a failure of the database.
     pub(super) fn failed(&self, op: &str, error: &sqlx::Error) -> Error {
         failed(op, &self.shown, error)
     }
 }
 
 impl Trees {
-    /// As [`Catalogue::open`](super::Catalogue::open): SQLite files in the PoP's directory, or the server that is named.
+    /// As [`Catalogue::open`](super::Catalogue::open): SQLite files in the PoP's directory, or the server of the
+    /// configuration.
     ///
     /// # Errors
     /// `CatalogueFailed`, `ConfigInvalid`.
@@ -105,7 +106,7 @@ impl Trees {
             Engine::Sqlite(_) => Place::Folder(home.state_dir().join("volumes")),
             Engine::Server(url) => {
                 let pool = base.run("open", open_server(url))?;
-                // The server may be started anew: the pool finds out before something is to be written.
+                // A server may restart: the pool tests its connections for writes each time.
                 let writers = Connections::of(&base, pool.clone(), SERVER_CONNECTIONS - READERS, false);
                 Place::Server { writers, readers: Connections::of(&base, pool, READERS, true) }
             }
@@ -113,7 +114,7 @@ impl Trees {
         Ok(Trees { place, base, open: Mutex::default() })
     }
 
-    /// The tree of a volume, made with its root if it is not there.
+    /// The tree of a volume, created with its root if it does not exist.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -127,7 +128,7 @@ impl Trees {
         Ok(tree)
     }
 
-    /// Removes a volume's tree; whoever has it open finds nothing any more.
+    /// Removes a volume's tree; later calls on it fail.
     ///
     /// # Errors
     /// `CatalogueFailed`.
@@ -165,7 +166,7 @@ impl Trees {
 
     fn remove_files(&self, volume: VolumeId) -> Result<(), Error> {
         let Place::Folder(folder) = &self.place else { return Ok(()) };
-        // The log of what is to be written first: without the file it says nothing.
+        // The database file first: its write-ahead log is useless without it.
         for end in ["", "-wal", "-shm"] {
             let path = folder.join(format!("{}.sqlite{end}", hex(&volume)));
             match std::fs::remove_file(&path) {
@@ -179,15 +180,15 @@ impl Trees {
     }
 }
 
-/// By which number a copy of a volume is known that is made beside the one that is shown.
+/// The id of the shadow tree of a volume.
 pub(super) fn beside(volume: VolumeId) -> VolumeId {
     volume.map(|byte| !byte)
 }
 
-/// A pool of connections to a file that write, or only read.
+/// Options of a pool of connections for writes, or for reads only.
 fn file_options(connections: u32, is_writer: bool) -> AnyPoolOptions {
     let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_WITHIN);
-    // The file does not go away, as a server does.
+    // A file, unlike a server, does not go away.
     options.test_before_acquire(false).after_connect(move |connection, _| prepare_file(connection, is_writer))
 }
 
@@ -220,8 +221,9 @@ async fn open_server(url: &str) -> Result<AnyPool, sqlx::Error> {
     Ok(pool)
 }
 
-/// All statements go by keys; a server that has not counted a new table yet must not think otherwise. One plan for each is then
-/// as good as one for each execution, which costs as much as the execution where there are many rows.
+/// All statements use keys, but the planner of a server might choose otherwise for a new table without statistics.
+/// One generic plan is then as good as a plan for each execution, which costs as much as the execution of statements
+/// with many rows.
 fn prepare_server(connection: &mut AnyConnection) -> Prepared<'_> {
     Box::pin(async move {
         for way in ["enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit"] {
@@ -239,10 +241,10 @@ async fn up_to_date(pool: &AnyPool, is_sqlite: bool) -> Result<(), sqlx::Error> 
     work.commit().await
 }
 
-/// The number that stands for a volume in the tables, a new one if it has none; and that of its nodes and names.
+/// The volume's number in the tables, newly drawn if it has none, and the number of its visible nodes and names.
 pub(super) async fn number(writers: &Connections, volume: VolumeId) -> Result<(i64, i64), sqlx::Error> {
     let known = "SELECT number, COALESCE(shown, number) FROM tree_volumes WHERE id = $1";
-    // Without a condition SQLite takes ON for that of a join.
+    // Without a condition SQLite parses ON as that of a join.
     let draw = "INSERT INTO tree_volumes (number, id, seq, made, whole) \
         SELECT COALESCE(MAX(number), 0) + 1, $1, 0, 0, 0 FROM tree_volumes WHERE TRUE ON CONFLICT DO NOTHING";
     let number = async |connection: &mut AnyConnection| {

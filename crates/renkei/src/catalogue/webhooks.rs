@@ -1,6 +1,6 @@
 //! Webhook notifications in the catalogue: ends of transfers that are to be delivered.
 //!
-//! A row is inserted in the transaction that stores the end, so that no end is forgotten.
+//! A row is inserted in the transaction that stores the end, so that no end is lost (outbox).
 
 use super::transfers::{count, id_at, moment};
 use super::{Catalogue, hex_id};
@@ -9,21 +9,21 @@ use renkei_core::wire::message::TransferId;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-/// An end that is to be told.
+/// A pending notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// Of which transfer.
+    /// The transfer.
     pub id: TransferId,
-    /// Where.
+    /// The URL.
     pub address: String,
-    /// When it ended, milliseconds since 1970.
+    /// End of the transfer, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Tries in vain.
+    /// Failed attempts.
     pub failures: u32,
 }
 
 impl Catalogue {
-    /// Ends that are to be told now.
+    /// The notifications that are due.
     pub fn notices(&self, now_ms: u64, limit: usize) -> Result<Vec<Webhook>, Error> {
         let sql = "SELECT n.transfer, t.notify, n.since, n.failures FROM notice n \
             JOIN transfer t ON t.id = n.transfer WHERE n.due <= $1 ORDER BY n.due LIMIT $2";
@@ -33,8 +33,8 @@ impl Catalogue {
         })
     }
 
-    /// Puts a notice off until then, after one more try in vain; without a moment, forgets it. One of a later end of the
-    /// transfer stays as it is.
+    /// Reschedules a notification after a failed attempt; without a time, deletes it. A notification of a later end
+    /// of the same transfer is not changed.
     pub fn put_off(&self, notice: &Webhook, next_ms: Option<u64>) -> Result<(), Error> {
         let (id, since) = (hex_id(&notice.id), moment(notice.since_ms));
         self.run("write", async {
