@@ -1,4 +1,4 @@
-//! The pace of a background transfer: what [`Background`] decides from the kernel's counters.
+//! Pacing of a background transfer: applies the rate that [`Background`] computes from the kernel's counters.
 
 use super::send::{Session, Thread};
 use super::throttle::Throttle;
@@ -12,27 +12,27 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Streams of a background transfer: each still gets packets enough to show the round trip when little is sent.
+/// Streams of a background transfer: at a low rate each still sends enough packets to measure the round trip.
 pub const BACKGROUND_STREAMS: u16 = 4;
 
-/// The streams' paces together, as a multiple of the rate: one that is slower must not hold back the sum.
+/// Sum of the streams' paces, as a multiple of the rate: a slower stream must not hold back the sum.
 const ROOM: f64 = 1.1;
 
-/// The streams of a background transfer and what is known of their path.
+/// The streams of a background transfer and the state of its rate control.
 pub(super) struct Pace {
     sockets: Vec<Arc<TcpStream>>,
     control: Background,
     limit: u64,
     throttle: Arc<Throttle>,
     busy: Busy,
-    /// What the streams had done when the round began.
+    /// The streams' samples at the start of the round.
     before: Vec<Sample>,
     since: Instant,
     rtt: Duration,
 }
 
 impl Pace {
-    /// Begins slowly, and never goes above `limit`.
+    /// Begins slowly, and never exceeds `limit`.
     pub(super) fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
         let rtt = sockets.iter().map(|socket| rtt(socket)).min().unwrap_or_default();
         let (control, limit) = (Background::new(rtt), limit.unwrap_or(u64::MAX));
@@ -44,18 +44,18 @@ impl Pace {
         begun
     }
 
-    /// Tells the streams' shares of a rate to the kernel.
+    /// Sets the streams' shares of a rate as their pacing rates.
     fn apply(&self, rate: u64) {
         let share = self.busy.share(rate as f64 * ROOM);
         self.sockets.iter().for_each(|socket| pace(socket, Some(share)));
     }
 
-    /// What its streams take from.
+    /// The token bucket that the streams take from.
     pub(super) fn throttle(&self) -> Arc<Throttle> {
         self.throttle.clone()
     }
 
-    /// Ends a round, if enough arrived to tell something.
+    /// Ends a round, if enough data arrived to judge the path.
     fn tick(&mut self) {
         let samples: Vec<Sample> = self.sockets.iter().map(|socket| sample(socket)).collect();
         let round = self.round(&samples);
@@ -71,7 +71,7 @@ impl Pace {
         self.apply(rate);
     }
 
-    /// What was done since the round began. A stream that did nothing knows an old round trip.
+    /// The measurements since the round began. The RTT of a stream that sent nothing is stale, and ignored.
     fn round(&self, samples: &[Sample]) -> Round {
         let both = || samples.iter().zip(&self.before);
         let busy = || both().filter(|(now, before)| now.delivered_bytes > before.delivered_bytes);

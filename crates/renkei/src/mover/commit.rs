@@ -1,4 +1,4 @@
-//! Carries out what the receiver's state machine orders: sync, rename, sync, acknowledge, and the end.
+//! Performs the actions of the receiver's state machine: sync, rename, sync, acknowledge, and the end.
 
 use super::dest_dirs::DestDirs;
 use super::receive::Session;
@@ -14,10 +14,10 @@ use renkei_core::wire::parts;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Up to so many files are synced one by one; more are cheaper with one sync of the whole file system.
+/// Up to this number, files are synced one by one; beyond it one sync of the whole file system is cheaper.
 const SINGLE_SYNCS: usize = 16;
 
-/// Runs until everything is durable or reported.
+/// Runs until every entry is durable or reported.
 pub(super) fn run(session: &Session) -> Result<(), Error> {
     let mut places = session.places();
     while let Some(action) = session.next_action() {
@@ -48,7 +48,7 @@ fn commit(
     mut written: Vec<Done>,
     renamed: Vec<Done>,
 ) -> Result<(), Error> {
-    // In the order they were found in, they are together that lie in one directory: each is opened once.
+    // The order of discovery groups the files of a directory: each directory is opened once.
     written.sort_unstable_by_key(|done| done.id);
     sync(session, places, &written, &renamed)?;
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
@@ -58,7 +58,7 @@ fn commit(
             session.control.send(&Control::Acked(part))?;
         }
     }
-    // A file that is no more under its temporary name is only taken up again if the journal has all of it.
+    // A file that has left its temporary name can only be resumed if the journal has all its extents.
     session.write_journal()?;
     for done in synced.rename {
         match rename(places, &done.path) {
@@ -72,7 +72,7 @@ fn commit(
     Ok(())
 }
 
-/// Makes what was found there already durable: an earlier run may have ended before it came to that.
+/// Makes the files that were found in place durable: an earlier run may have ended before it synced them.
 fn sync_found(session: &Session) -> Result<(), Error> {
     match session.existing() {
         Existing::SameStamp | Existing::SameContent if !session.dry_run() => session.base().sync_fs(),
@@ -101,7 +101,7 @@ fn sync(session: &Session, places: &mut DestDirs, written: &[Done], renamed: &[D
     Ok(())
 }
 
-/// Makes a final name durable: the directory it is in, and for a directory also itself.
+/// Makes a final name durable: the parent directory, and for a directory also itself.
 fn sync_name(session: &Session, places: &mut DestDirs, done: &Done) -> Result<(), Error> {
     if done.copy_of.is_none()
         && let Ok(dir) = session.base().descend(&done.path)
@@ -111,7 +111,7 @@ fn sync_name(session: &Session, places: &mut DestDirs, done: &Done) -> Result<()
     if done.path.is_root() { Ok(()) } else { places.find(&done.path)?.dir.sync() }
 }
 
-/// Makes the names of the directories above durable too: they may have been made a moment ago.
+/// Makes the names of the ancestors durable too: they may have been created just now.
 fn sync_above(session: &Session, renamed: &[Done]) -> Result<(), Error> {
     let mut above = BTreeSet::new();
     for done in renamed {
@@ -181,7 +181,7 @@ fn try_link(places: &mut DestDirs, link: &PendingLink) -> Result<(), Error> {
 
 fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
     if session.receiver(|receiver| receiver.is_refused(&pending.path)) {
-        // It takes nothing, and that was said; that its attributes stay as they are says nothing new.
+        // It refuses writes, which was reported; unset attributes are no further news.
         session.on_placed(Done { id: pending.id, path: pending.path.clone(), copy_of: None });
         return Ok(());
     }
@@ -196,7 +196,7 @@ fn set_dir(session: &Session, pending: &PendingDir) -> Result<(), Error> {
     }
 }
 
-/// Removes temporary files an earlier run left of sources that are gone by now.
+/// Removes temporary files that an earlier run left of sources that are gone by now.
 fn remove_left(session: &Session, dirs: &[PendingDir]) -> Result<(), Error> {
     if session.dry_run() || !session.receiver(|receiver| receiver.continues_job()) {
         return Ok(());
@@ -204,7 +204,7 @@ fn remove_left(session: &Session, dirs: &[PendingDir]) -> Result<(), Error> {
     remove_temps(session, session.base().as_ref())?;
     dirs.iter().try_for_each(|dir| match session.base().descend(&dir.path) {
         Ok(dir) => remove_temps(session, &*dir),
-        // It is reported where its metadata is set.
+        // Reported where its metadata is set.
         Err(_) => Ok(()),
     })
 }
@@ -219,11 +219,11 @@ fn remove_temps(session: &Session, dir: &dyn Dir) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what the source does not have, directory by directory; what the transfer is not about stays.
+/// Removes entries that the source does not have, directory by directory; entries outside the filter stay.
 fn remove_others(session: &Session) -> Result<(), Error> {
     let matcher = session.options().filter.matcher();
     let mut pending = vec![RelPath::root()];
-    // Directories that go if nothing in them has to stay.
+    // Directories to remove if all in them was removed.
     let mut emptied = Vec::new();
     while let Some(path) = pending.pop() {
         let dir = match session.base().descend(&path) {
@@ -254,7 +254,8 @@ fn remove_others(session: &Session) -> Result<(), Error> {
             } else if !named {
                 remove_one(session, &*dir, &name, &child, &entry)?;
             } else if is_dir && !failed {
-                // What failed may be no directory at the source, which then says nothing of what is in this one.
+                // A failed entry may be no directory at the source, which then says nothing about the content of this
+                // one.
                 pending.push(child);
             }
         }
@@ -262,7 +263,7 @@ fn remove_others(session: &Session) -> Result<(), Error> {
     emptied.iter().rev().try_for_each(|path| remove_emptied(session, path))
 }
 
-/// Removes a directory whose names were removed, unless some had to stay.
+/// Removes a directory whose entries were removed, unless some had to stay.
 fn remove_emptied(session: &Session, path: &RelPath) -> Result<(), Error> {
     let Some((parent, name)) = path.split() else { return Ok(()) };
     let dir = session.base().descend(&RelPath::parse(parent)?)?;
@@ -289,7 +290,7 @@ fn remove_one(
     match removed {
         Ok(()) => session.on_removed(path.clone()),
         Err(error) if error.code == Code::PathNotFound => Ok(()),
-        // The others can go all the same.
+        // The others can be removed all the same.
         Err(error) => session.report_kept(path, error),
     }
 }

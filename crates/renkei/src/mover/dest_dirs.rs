@@ -1,8 +1,9 @@
-//! Directories below the destination, found and made, one thread at a time.
+//! Lookup and creation of directories below the destination, for one thread.
 //!
 //! A directory of the transfer may have its final mode already, from an earlier run, and that may keep its owner from
-//! writing there. It is unlocked as long as the transfer lasts, and gets its mode again at the end. The destination
-//! itself is only unlocked if it is part of the transfer: no file is written into a directory that its owner locked.
+//! writing there. It is unlocked (made writable) for the duration of the transfer, and gets its mode again at the
+//! end. The destination itself is only unlocked if it is part of the transfer: no file is written into a directory
+//! that its owner locked.
 
 use crate::store::Dir;
 use crate::store::temp::{refuse_temp_names, temp_name};
@@ -13,11 +14,11 @@ use std::sync::Arc;
 /// Mode of a directory until its own metadata is set at the end.
 const MODE_MEANWHILE: u32 = 0o700;
 
-/// The directories of the destination as one thread sees them; the one used last is cached, since entries come by directory.
+/// The directories of the destination for one thread; the last one is cached, since entries come by directory.
 pub(super) struct DestDirs {
     base: Arc<dyn Dir>,
     job: u64,
-    /// What may be found and made; the root for all.
+    /// The paths in scope, with all below them; the root for everything.
     within: Arc<[RelPath]>,
     last: Option<(RelPath, Arc<dyn Dir>)>,
 }
@@ -46,18 +47,18 @@ impl DestDirs {
         temp_name(self.job, path)
     }
 
-    /// Whether `path` lies in the destination itself and the path before lay elsewhere.
+    /// Whether `path` lies in the destination itself and the previous path lay elsewhere.
     pub(super) fn enters_base(&self, path: &RelPath) -> bool {
         let in_base = path.split().is_some_and(|(parent, _)| parent.is_empty());
         in_base && self.last.as_ref().is_none_or(|(last, _)| !last.is_root())
     }
 
-    /// The directory `path` lies in, made if it is missing, and its name there.
+    /// The directory that holds `path`, created if missing, and its name there.
     pub(super) fn make<'p>(&mut self, path: &'p RelPath) -> Result<DestName<'p>, Error> {
         self.find_with(path, Self::make_parent)
     }
 
-    /// The directory `path` lies in and its name there.
+    /// The directory that holds `path`, and its name there.
     pub(super) fn find<'p>(&mut self, path: &'p RelPath) -> Result<DestName<'p>, Error> {
         self.find_with(path, |places, parent| places.base.descend(parent))
     }
@@ -82,7 +83,7 @@ impl DestDirs {
         Ok(DestName { dir, name })
     }
 
-    /// Opens the directory of an entry, making it and those above it if they are missing, and unlocks it.
+    /// Opens the directory of an entry, creating it and its ancestors if missing, and unlocks it.
     pub(super) fn make_dir(&mut self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
         self.check(path)?;
         let dir = self.make_parent(path)?;
@@ -98,7 +99,7 @@ impl DestDirs {
         let mut dir = loop {
             match self.base.descend(&at) {
                 Ok(dir) => break dir,
-                // A locked directory does not let its owner through either.
+                // The owner of a locked directory cannot traverse it either.
                 Err(error) if matches!(error.code, Code::PathNotFound | Code::PermissionDenied) => {
                     let Some((parent, name)) = at.split() else { return Err(error) };
                     below.push(name.to_vec());
@@ -117,7 +118,7 @@ impl DestDirs {
     }
 }
 
-/// Opens a directory, made if it is missing and unlocked if it is there.
+/// Opens a directory, created if missing and unlocked if it exists.
 fn make_child(dir: &dyn Dir, name: &[u8]) -> Result<Arc<dyn Dir>, Error> {
     match dir.mkdir(name, MODE_MEANWHILE) {
         Ok(()) => dir.child(name),
@@ -156,7 +157,7 @@ mod tests {
         path.metadata().unwrap().permissions().mode() & 0o7777
     }
 
-    /// Does something with places in a tree of `nobody`'s, as `nobody`; false if it needs root to become that.
+    /// Runs `work` on a tree owned by `nobody`, as `nobody`; false if the test does not run as root.
     fn as_nobody(top: &Path, work: impl FnOnce(DestDirs) + Send + 'static) -> bool {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root to become another account");
@@ -193,7 +194,7 @@ mod tests {
             assert_eq!(code(places.make_dir(&bad).map(drop)), Code::OutOfScope);
         }
         places.find(&path("a/b/c")).unwrap();
-        // The directory found last is remembered, and its other names are refused all the same.
+        // The cached directory does not widen the scope.
         places.make(&path("new")).unwrap();
         assert_eq!(code(places.find(&path("c")).map(drop)), Code::OutOfScope);
         places.make_dir(&path("new/sub")).unwrap();
@@ -221,7 +222,7 @@ mod tests {
             return;
         }
         let modes = ["", "a", "a/b", "a/b/c"].map(|name| mode(&at(name)));
-        // Nothing is written into `a`.
+        // No file was written into `a`.
         assert_eq!(modes, [0o555, 0o555, 0o700, 0o740]);
         assert!(as_nobody(top.path(), |mut places| drop(places.make_dir(&RelPath::root()).unwrap())));
         assert_eq!(mode(top.path()), 0o755);

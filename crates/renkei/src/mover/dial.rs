@@ -1,11 +1,11 @@
-//! Opens sessions: connects to a site, proves who both sides are, greets, and joins data streams.
+//! Opens sessions: connects to a site, authenticates both sides, exchanges greetings, and joins data streams.
 //!
-//! On a far path each round trip is time the link stands empty. So the data streams are dialled while the session
-//! is still being agreed on, all at once, and the first request travels with the greeting. How a connection to the
-//! site is got, [`super::transport`] says; [`super::routes`] tries the ways one after the other.
+//! On a long path each round trip is idle time. So the data streams are dialled while the session is still being
+//! negotiated, all at once, and the first request travels with the greeting. The connection itself is made by
+//! [`super::transport`]; [`super::routes`] tries the routes one after the other.
 //!
-//! A storage may be served by an agent. Its PoP then answers that it is elsewhere, and the session goes there by itself:
-//! whoever asks sees one session with the site.
+//! A storage may be served by an agent. Its PoP then answers with a redirect, which the session follows
+//! transparently: the caller sees one session with the site.
 
 use super::routes::RouteContext;
 use super::slow_connect::Tell;
@@ -35,20 +35,20 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Requests sent before the first of them is answered: small ones, whose replies fit the socket's buffers.
+/// Most pipelined requests: small ones, whose replies fit the socket's buffers.
 const ASKED_AHEAD: usize = 64;
 
-/// Data streams the other side may ask for: no path needs more, and each costs memory here.
+/// Most data streams that the peer may ask for: no path needs more, and each costs memory here.
 const MAX_STREAMS: u16 = 256;
 
-/// Who dials, and whom it trusts.
+/// Dials sites with one credential and one set of trusted sites.
 #[derive(Clone)]
 pub struct Dialler {
     config: Arc<ClientConfig>,
     trust: Arc<Trust>,
     silence: Duration,
     pub(super) ways: RouteContext,
-    /// Who asks other PoPs to pass circuits on, if it is somebody else.
+    /// The identity used towards relays, if it is another one.
     asker: Option<Arc<ClientConfig>>,
 }
 
@@ -56,24 +56,24 @@ pub struct Dialler {
 pub struct Session {
     /// The receiving half of the control stream; it leads to the sending half.
     pub control: ControlReceiver,
-    /// How the site greeted.
+    /// The site's greeting.
     pub welcome: Welcome,
-    /// How it was reached.
+    /// The transport.
     pub reach: Transport,
-    /// Who is at the other end: the site's PoP, or the agent of one of its storages.
+    /// The peer: the site's PoP, or the agent of one of its storages.
     peer: Principal,
-    /// Opens the session that goes on where this one leads to.
+    /// Dials the next session after a redirect.
     dialler: Dialler,
-    /// Data streams that will be wanted at most, and whether this side will send on them.
+    /// Most data streams that may be wanted, and whether this side sends on them.
     wanted: (u16, bool),
     chain: Vec<CertificateDer<'static>>,
     next_request: u64,
-    /// The request that was sent with the greeting, until somebody asks it.
+    /// The request that was sent with the greeting, until the caller asks it.
     asked: Option<Request>,
     ahead: Dialling,
 }
 
-/// Data streams on their way; they come in the order they are ready.
+/// Data streams that are being dialled; they come in the order in which they are ready.
 struct Dialling {
     since: Instant,
     under_way: usize,
@@ -93,87 +93,87 @@ impl Dialling {
     }
 }
 
-/// How far the first connection of a session is.
+/// Progress of the first connection of a session.
 enum Begun {
-    /// It is there, and the path is so long.
+    /// It is connected, with this RTT.
     Connected(Duration),
-    /// Hands are shaken.
+    /// The TLS handshake is complete.
     Shaken(Box<TlsStream>),
 }
 
 /// Hints for a dialler: what to do beside the greeting.
 #[derive(Clone, Debug, Default)]
 pub struct DialHints {
-    /// Data streams that will be wanted at most.
+    /// Most data streams that may be wanted.
     pub streams: u16,
-    /// Whether this side will send on them.
+    /// Whether this side sends on them.
     pub sends: bool,
-    /// The first request that will be asked.
+    /// The first request of the session.
     pub request: Option<Request>,
 }
 
-/// A stream dialled ahead is used within this time; the site closes those that say nothing after 10 s.
+/// Lifetime of a stream dialled ahead; the site closes those without a join after 10 s.
 const FRESH: Duration = Duration::from_secs(8);
-/// Pause before a stream that was lost is dialled again.
+/// Backoff before a lost stream is dialled again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// While a connect, or a site that others lead to, is not answered for so long, the path is at least as long, and the streams such a path needs are
-/// dialled: that a host is slow to answer on a short path costs a few that are not used.
+/// While a connect, or a relayed handshake, is not answered for this long, the RTT is at least as long, and the
+/// number of streams for such an RTT is dialled: a slow host on a short path costs a few unused streams.
 const SIGNS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(60), Duration::from_millis(200)];
 
-/// What slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
+/// Bytes that slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
 pub(super) const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
-    /// A dialler that shows `credential`; `silence` is how long a peer may say nothing.
+    /// A dialler that authenticates with `credential`; `silence` is the peer's silence timeout.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
         let ways = RouteContext::of(&credential.holder()?);
         Ok(Dialler { config: client_config(credential)?, trust, silence, ways, asker: None })
     }
 
-    /// The same with what else is known of the ways to sites.
+    /// Sets the route context.
     pub fn with_ways(self, ways: RouteContext) -> Self {
         Dialler { ways, ..self }
     }
 
-    /// The same, but other PoPs are asked to pass circuits on in the name of `credential`.
+    /// Uses another `credential` towards relays.
     pub fn passed_on_for(self, credential: &Credential) -> Result<Self, Error> {
         Ok(Dialler { asker: Some(client_config(credential)?), ..self })
     }
 
-    /// The dialler that asks other PoPs to pass circuits on.
+    /// The dialler used towards relays.
     pub(super) fn asker(&self) -> Self {
         let config = self.asker.as_ref().unwrap_or(&self.config).clone();
         Dialler { config, ..self.clone() }
     }
 
-    /// The same with the administrator's word on some sites.
+    /// Sets the administrator's rules for some sites.
     pub fn with_rules(mut self, rules: BTreeMap<SiteName, Rule>) -> Self {
         self.ways.rules = rules;
         self
     }
 
-    /// The same, that tells somebody what it tries when that takes long.
+    /// Sets the callback that reports slow attempts.
     pub fn telling(mut self, tell: Tell) -> Self {
         self.ways.tell = Some(tell);
         self
     }
 
-    /// The sites it knows, to keep.
+    /// The trusted sites, shared.
     pub fn trust_shared(&self) -> Arc<Trust> {
         self.trust.clone()
     }
 
-    /// The sites it knows.
+    /// The trusted sites.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
 
-    /// Opens a session with a site, by the first way that works.
+    /// Opens a session with a site, by the first route that works.
     ///
     /// # Errors
-    /// `SiteUnknown`, what the one endpoint gave, or `SiteUnreachable` with what each of several gave; `NoRoute`.
+    /// `SiteUnknown`, the error of the one endpoint, or `SiteUnreachable` with the errors of several; `NoRoute`.
     pub fn connect(&self, site: &SiteName) -> Result<Session, Error> {
         self.connect_ahead(site, &DialHints::default())
     }
@@ -183,7 +183,7 @@ impl Dialler {
         self.open_by(site, &Transport::Direct(address, CONNECT_TIMEOUT), ahead)
     }
 
-    /// Opens a session with the PoP of a site that is reached so.
+    /// Opens a session with the PoP of a site by the given transport.
     pub(super) fn open_by(
         &self,
         site: &SiteName,
@@ -193,7 +193,7 @@ impl Dialler {
         self.open_noting(&Principal::Host(site.clone()), reach, ahead, &mut false)
     }
 
-    /// Notes in `used` when a request goes out that works once: another try would only hide why the first failed.
+    /// Sets `used` when a request that works only once is sent: a retry would only hide the first error.
     pub(super) fn open_noting(
         &self,
         peer: &Principal,
@@ -242,13 +242,13 @@ impl Dialler {
         })
     }
 
-    /// Connects and shakes hands; the peer is the site it should be.
+    /// Connects and handshakes; the peer is verified to be `site`.
     pub fn secure(&self, site: &SiteName, address: SocketAddr) -> Result<TlsStream, Error> {
         let reach = Transport::Direct(address, CONNECT_TIMEOUT);
         self.secure_on(site, address, reach.connect(site)?)
     }
 
-    /// Shakes hands on a connection to that address; the peer is the site it should be.
+    /// Handshakes on a connection to that address; the peer is verified to be `site`.
     pub(super) fn secure_on(
         &self,
         site: &SiteName,
@@ -268,7 +268,7 @@ impl Dialler {
         Ok(stream)
     }
 
-    /// Connects and shakes hands, and dials data streams meanwhile: that it takes long is the first sign of a long path.
+    /// Connects and handshakes, and dials data streams meanwhile: a slow answer is the first sign of a long path.
     fn shake_ahead(
         &self,
         peer: &Principal,
@@ -308,12 +308,12 @@ impl Dialler {
         }
     }
 
-    /// Connects and shakes hands. How long the path is shows when the connection is there; of one that others pass on,
-    /// only when the site has answered.
+    /// Connects and handshakes. The RTT is known once connected; through a relay or a reverse connection, only once
+    /// the site has answered.
     fn begin(&self, peer: &Principal, reach: &Transport, tell: &mpsc::Sender<Result<Begun, Error>>) {
         let shaken = reach.connect(peer.site()).and_then(|sock| {
             if let Transport::Direct(..) = reach {
-                // Nobody waits any more where this cannot be told.
+                // A closed channel means that the caller is gone.
                 let _ = tell.send(Ok(Begun::Connected(socket::rtt(&sock))));
             }
             self.shake(peer, reach, sock)
@@ -321,7 +321,7 @@ impl Dialler {
         let _ = tell.send(shaken.map(|stream| Begun::Shaken(Box::new(stream))));
     }
 
-    /// Dials as many data streams as the site will ask for, if it is so far that waiting for the question costs.
+    /// Dials as many data streams as the site will ask for, if the RTT makes waiting for its request costly.
     fn dial_ahead(
         &self,
         dialling: &mut Dialling,
@@ -333,14 +333,14 @@ impl Dialler {
         let count =
             if is_far(rtt) { initial_streams(rtt, 1, socket::bears_loss()).min(ahead.streams) } else { 0 };
         while dialling.under_way < usize::from(count) {
-            // What cannot be dialled now is dialled when it is needed.
+            // A stream that cannot be dialled now is dialled when needed.
             if self.dial_stream(dialling, peer, reach, ahead.sends).is_err() {
                 return;
             }
         }
     }
 
-    /// Dials one; `opens` if it shall open its window while it waits.
+    /// Dials one stream; `opens` to grow its congestion window with padding while it waits.
     fn dial_stream(
         &self,
         dialling: &mut Dialling,
@@ -350,7 +350,7 @@ impl Dialler {
     ) -> Result<(), Error> {
         let (dialler, peer, reach) = (self.clone(), peer.clone(), reach.clone());
         let ready = dialling.ready.clone();
-        // If nobody waits any more, the stream is closed.
+        // A stream whose receiver is gone is closed.
         spawn_dial(move || drop(ready.send(dialler.dial(&peer, &reach, opens))))?;
         dialling.under_way += 1;
         Ok(())
@@ -366,11 +366,11 @@ impl Dialler {
         Ok(stream)
     }
 
-    /// Opens the data streams of a session, all at once. A stream that is lost on the way is dialled again: the site
-    /// may have had no place for it while others came from the same address.
+    /// Opens the data streams of a session, all at once. A stream that is lost meanwhile is dialled again: the site
+    /// may have exceeded its limit of connections from one address.
     ///
     /// # Errors
-    /// What a stream gave when too many were lost.
+    /// The error of a stream, when too many were lost.
     pub fn join(&self, session: &mut Session, opened: &Opened) -> Result<Vec<TlsStream>, Error> {
         if opened.streams > MAX_STREAMS {
             return Err(violation("opening", format_args!("{} data streams", opened.streams)));
@@ -408,19 +408,19 @@ impl Dialler {
 }
 
 impl Session {
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub fn ask(&mut self, request: Request) -> Result<Reply, Error> {
         self.ask_whom_it_concerns(request)?.1
     }
 
-    /// Asks who is at the other end, whoever else it may concern.
+    /// Sends a request to the current peer, even if another one is responsible.
     pub(super) fn ask_here(&mut self, request: Request) -> Result<Reply, Error> {
         let id = self.send_request(request)?;
         self.reply_to(id)
     }
 
-    /// Asks the PoP, or the agent that serves what it is about; tells the request's number and the first answer. If
-    /// another one has to be asked than the last time, the session is one with that from now on.
+    /// Sends a request to the PoP or the agent responsible for it; returns the request's id and the first reply. If
+    /// the responsible peer is another one than before, the session is with that peer from now on.
     fn ask_whom_it_concerns(&mut self, request: Request) -> Result<(u64, Result<Reply, Error>), Error> {
         if self.is_for_the_pop(&request) {
             self.turn_back(&request)?;
@@ -437,7 +437,7 @@ impl Session {
         }
     }
 
-    /// Whether this is a session with an agent that a request does not concern.
+    /// Whether this is a session with an agent that is not responsible for a request.
     fn is_for_the_pop(&self, request: &Request) -> bool {
         let Principal::Agent { storage, .. } = &self.peer else { return false };
         match request {
@@ -446,7 +446,7 @@ impl Session {
         }
     }
 
-    /// Whether an answer of the PoP says that an agent is to be asked.
+    /// Whether a reply of the PoP redirects to an agent.
     fn leads_on(&self, error: &Error) -> bool {
         error.code == Code::WithAgent && matches!(self.peer, Principal::Host(_))
     }
@@ -472,7 +472,7 @@ impl Session {
         let id = self.next_request;
         self.next_request += 1;
         if let Some(asked) = self.asked.take() {
-            // It travelled with the greeting; whoever said so asks it first.
+            // Sent with the greeting; the caller must ask the request that it announced.
             return if asked == request {
                 Ok(id)
             } else {
@@ -494,7 +494,7 @@ impl Session {
         self.outcome_of(id)?
     }
 
-    /// The site's answer to a request; the outer error ends the session.
+    /// The site's reply to a request; the outer error ends the session.
     fn outcome_of(&mut self, id: u64) -> Result<Result<Reply, Error>, Error> {
         let site = self.peer.site();
         match self.control.recv().map_err(|error| named(error, site, &self.reach))? {
@@ -504,12 +504,12 @@ impl Session {
         }
     }
 
-    /// Asks many things, some ahead of their answers so that the way there and back is not waited for each time.
+    /// Pipelines many requests, to save the round trip of each.
     ///
-    /// The answers come in order; each is one reply, good or bad.
+    /// The replies come in order; each request gets one, success or error.
     ///
     /// # Errors
-    /// What ends the session, or what `on_reply` returns.
+    /// An error that ends the session, or that of `on_reply`.
     pub fn ask_each(
         &mut self,
         requests: impl IntoIterator<Item = Request>,
@@ -527,7 +527,7 @@ impl Session {
         self.settle(&mut waiting, 0, &mut on_reply)
     }
 
-    /// Takes answers until at most so many are waited for; what an agent must be asked is asked anew.
+    /// Takes replies until at most `most` are outstanding; redirected requests are sent again to the agent.
     fn settle(
         &mut self,
         waiting: &mut VecDeque<(u64, Request)>,
@@ -538,7 +538,7 @@ impl Session {
             let Some((id, request)) = waiting.pop_front() else { return Ok(()) };
             match self.outcome_of(id)? {
                 Err(error) if self.leads_on(&error) => {
-                    // The session is left, so its other answers are taken first.
+                    // The redirect ends this session, so the outstanding replies are read first.
                     let answers = waiting.drain(..).map(|(id, request)| Ok((self.outcome_of(id)?, request)));
                     let answers = answers.collect::<Result<Vec<_>, Error>>()?;
                     for (outcome, request) in std::iter::once((Err(error), request)).chain(answers) {
@@ -552,7 +552,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks for something that comes in parts and hands each part on.
+    /// Sends a request whose reply comes in parts, and passes each part on.
     pub fn ask_parts(
         &mut self,
         request: Request,
@@ -573,7 +573,7 @@ impl Session {
         }
     }
 
-    /// Asks to open a transfer.
+    /// Sends a request that opens a transfer.
     pub fn ask_open(&mut self, request: Request) -> Result<Opened, Error> {
         match self.ask(request)? {
             Reply::Opened(opened) => Ok(opened),
@@ -581,10 +581,10 @@ impl Session {
         }
     }
 
-    /// Asks for what is opened only after the site looked: tells `on_found` what it found, which may refuse that.
+    /// Sends a request that opens a transfer after the site has reported its findings: `on_found` may refuse them.
     ///
     /// # Errors
-    /// The outer one is the session's end, the inner one the site's answer, or that of `on_found`.
+    /// The outer one ends the session, the inner one is the site's reply, or the error of `on_found`.
     pub fn ask_to_open(
         &mut self,
         request: Request,
@@ -606,7 +606,7 @@ impl Session {
         }
     }
 
-    /// Where the site was reached: an address, or by whom.
+    /// The address at which the site was reached, or the transport.
     pub fn place(&self) -> String {
         match &self.reach {
             Transport::Direct(address, _) => address.to_string(),
@@ -616,7 +616,7 @@ impl Session {
         }
     }
 
-    /// The certificates the site showed.
+    /// The peer's certificate chain.
     pub fn peer_chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
@@ -626,7 +626,7 @@ impl Session {
         self.peer.site()
     }
 
-    /// Whether the site's PoP is at the other end, and no agent.
+    /// Whether the peer is the site's PoP, not an agent.
     pub fn is_with_the_pop(&self) -> bool {
         matches!(self.peer, Principal::Host(_))
     }
@@ -637,7 +637,7 @@ fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))
 }
 
-/// The greeting of this program, now.
+/// The greeting of this program, with the current time.
 fn hello() -> Hello {
     Hello {
         versions: (*VERSIONS.start(), *VERSIONS.end()),
@@ -646,7 +646,7 @@ fn hello() -> Hello {
     }
 }
 
-/// Names the peer in an error of the network that does not know it.
+/// Names the peer in a network error that lacks it.
 pub(super) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
     if error.subject == "peer" {
         return Error { subject: reach.place(site), ..error }.at("client");
@@ -654,7 +654,7 @@ pub(super) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
     error.at("client")
 }
 
-/// What it means that nobody shook hands on a connection.
+/// Turns a handshake timeout into `PeerDown`.
 fn silent(error: Error, reach: &Transport) -> Error {
     if error.code != Code::Stalled {
         return error;
@@ -666,7 +666,7 @@ fn silent(error: Error, reach: &Transport) -> Error {
     Error { code: Code::PeerDown, cause, ..error }
 }
 
-/// Whether the way to the peer is what failed.
+/// Whether an error is of the network on the way to the peer.
 pub(super) fn is_network(code: Code) -> bool {
     use Code::*;
     matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)

@@ -1,4 +1,4 @@
-//! How a session ends early: the first error wins, the peer is told, every thread is woken.
+//! Early end of a session: the first error wins, the peer is notified, every thread is woken.
 
 use crate::net::control::ControlSender;
 use renkei_core::error::{Code, Error};
@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A broken data stream is often the echo of something the peer says on the control stream; it may take so long.
+/// How long the peer's own `Abort` may take to arrive on the control stream: a broken data stream is often its
+/// consequence.
 const ECHO: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ struct State {
 /// The end of one session, shared by its threads.
 pub(super) struct Failure {
     state: Mutex<State>,
-    /// As in the state, to be asked for each entry and unit without the lock; set while that is held.
+    /// Mirror of `State::over`, read without the lock for each entry and unit; written while the lock is held.
     over: AtomicBool,
     changed: Condvar,
     control: Arc<ControlSender>,
@@ -43,7 +44,7 @@ impl Failure {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Ends the session with `error`, unless it has ended or the peer soon says why it ends.
+    /// Ends the session with `error`, unless it has ended or the peer soon reports its own reason.
     pub(super) fn set(&self, error: Error) {
         if matches!(error.code, Code::ConnectionLost | Code::Stalled) && self.wait_for(ECHO) {
             return;
@@ -51,7 +52,7 @@ impl Failure {
         self.set_now(error);
     }
 
-    /// Ends the session with `error`, unless it has ended.
+    /// Ends the session with `error` at once, unless it has ended.
     pub(super) fn set_now(&self, error: Error) {
         {
             let mut state = self.lock();
@@ -69,7 +70,7 @@ impl Failure {
         self.close_streams();
     }
 
-    /// Ends the session in order; its streams stay open if they are `kept`.
+    /// Ends the session in order; its data streams stay open if `kept`.
     pub(super) fn finish(&self, kept: bool) {
         {
             let mut state = self.lock();
@@ -96,11 +97,11 @@ impl Failure {
         self.lock().first.clone()
     }
 
-    /// Whether what the peer says is passed over, because the session has failed. It is read on for a moment, so that the
-    /// peer hears why; a peer that never stops is left then.
+    /// Whether messages of the peer are ignored because the session has failed. They are read for a moment more, so
+    /// that the peer receives the `Abort`; a peer that never stops is disconnected after that.
     ///
     /// # Errors
-    /// The first one, after that moment.
+    /// The session's first error, once that time has passed.
     pub(super) fn passes_over(&self) -> Result<bool, Error> {
         if !self.is_over() {
             return Ok(false);
@@ -118,7 +119,7 @@ impl Failure {
         drop(self.changed.wait_while(state, |state| !state.over));
     }
 
-    /// Waits for the end at most so long; true if it has come.
+    /// Waits for the end for at most `timeout`; true if the session has ended.
     pub(super) fn wait_for(&self, timeout: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| !state.over);
         waited.expect("no thread panics while it holds the lock").0.over
@@ -134,11 +135,11 @@ struct StopState {
     next: u64,
 }
 
-/// A request from outside to stop a transfer; clones share it.
+/// A stop request for a transfer, made from outside; clones share it.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Mutex<StopState>>);
 
-/// Keeps a hook registered.
+/// Keeps a hook registered until dropped.
 pub struct Registered(Stop, u64);
 
 impl Stop {
@@ -146,12 +147,12 @@ impl Stop {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Whether both are one.
+    /// Whether both are clones of one request.
     pub fn is_same(&self, other: &Stop) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Stops what is registered and whatever will be.
+    /// Calls the registered hooks; hooks registered later are called at once.
     pub fn stop(&self, error: Error) {
         let mut state = self.lock();
         state.stopped.get_or_insert_with(|| error.clone());
@@ -160,17 +161,17 @@ impl Stop {
         hooks.iter().for_each(|(_, hook)| hook(error.clone()));
     }
 
-    /// Why it was stopped, if it was.
+    /// The reason of the stop, if stopped.
     pub fn stopped(&self) -> Option<Error> {
         self.lock().stopped.clone()
     }
 
-    /// Fails if it was stopped, with why.
+    /// Fails with the reason, if stopped.
     pub fn check(&self) -> Result<(), Error> {
         self.stopped().map_or(Ok(()), Err)
     }
 
-    /// Registers what to do when it is stopped, as long as the value returned lives.
+    /// Registers a hook to call on a stop, as long as the returned value lives.
     pub fn on_stop(&self, hook: impl Fn(Error) + Send + 'static) -> Registered {
         let mut state = self.lock();
         if let Some(error) = state.stopped.clone() {

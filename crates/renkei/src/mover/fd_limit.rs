@@ -4,13 +4,12 @@
 use renkei_core::mover::receiver::MAX_OPEN_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of one large file that is received: its directory, the file, and the file opened for direct writes.
+/// Descriptors per large file that is received: its directory, the file, and the file opened for direct I/O.
 const OF_A_FILE: u64 = 3;
-/// The share of all descriptors that the large files of one session may take.
+/// Reciprocal of the share of all descriptors that the large files of one session may use.
 const SHARE: u64 = 4;
 
-/// Raises the limit of open files as far as this process may: the soft limit of most systems is far below the hard
-/// one.
+/// Raises the soft limit of open files to the hard limit; most systems set the soft limit far lower.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -18,12 +17,13 @@ pub fn raise_limit() {
     }
 }
 
-/// Large files a session with so many streams may have open.
+/// Number of large files that a session with `streams` streams may have open.
 pub(super) fn open_files(streams: usize) -> usize {
     files_within(getrlimit(Resource::Nofile).current, streams)
 }
 
-/// As many as a correct sender has under way, one a stream and the one handed out in part, even if that is scarce.
+/// At least as many as a correct sender has in flight, one a stream and the one handed out in part, even if
+/// descriptors are scarce.
 fn files_within(limit: Option<u64>, streams: usize) -> usize {
     let files = limit.map_or(u64::MAX, |limit| limit / SHARE / OF_A_FILE);
     usize::try_from(files).unwrap_or(usize::MAX).min(MAX_OPEN_FILES).max(streams + 1)

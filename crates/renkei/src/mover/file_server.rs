@@ -1,9 +1,9 @@
-//! The RPC server of a file session: one thread a data stream, which reads operations, does them as the account, and
-//! answers each before it reads the next.
+//! The RPC server of a file session: one thread per data stream, which reads an operation, performs it as the
+//! account, and answers it before it reads the next.
 //!
 //! All streams work on one [`LocalFiles`](crate::store::local_files::LocalFiles), so a handle that one stream opened is
 //! valid on the others. Operations on different streams have no order. The session ends with its control stream, and
-//! drafts that were not published are gone then. Silence of a data stream means nothing; keep-alive is the control
+//! drafts that were not published are gone then. Data streams have no silence timeout; keep-alive is the control
 //! stream's.
 
 use super::dial::PADDING_BYTES;
@@ -31,38 +31,38 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How often it is told how far it is.
+/// Interval of progress updates.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// The files that are served, and the account.
 pub struct FileServerJob {
     /// The open-file table.
     pub files: Arc<dyn Files>,
-    /// Who works there.
+    /// The account that performs the operations.
     pub account: Account,
     /// This side's name in errors.
     pub side: String,
-    /// What paths of the store are relative to, in errors.
+    /// Prefix of the paths of the store in errors.
     pub root: String,
-    /// How long a peer may leave unacknowledged what it was sent.
+    /// How long a peer may leave sent data unacknowledged.
     pub silence: Duration,
     /// The client as a holder of leases, if it is one.
     pub holder: Option<Arc<LeaseHolder>>,
-    /// Who decides about its locks.
+    /// Decides about the client's locks.
     pub locker: Arc<dyn Locker>,
 }
 
-/// What was done.
+/// Counters of a session.
 #[derive(Default)]
 struct Done {
     operations: AtomicU64,
     bytes: AtomicU64,
-    /// Streams that wait for an operation.
+    /// Streams that are idle, waiting for an operation.
     idle: AtomicUsize,
     arrivals: Arrivals,
 }
 
-/// How much was written to each draft, over all streams.
+/// Number of completed writes of each draft, over all streams.
 #[derive(Default)]
 struct Arrivals {
     state: Mutex<Arrived>,
@@ -80,7 +80,7 @@ impl Arrivals {
         self.state.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// A write was done, or failed: then the draft is broken, and is not published.
+    /// Counts a write that succeeded or failed; a failed one breaks the draft, which is then not published.
     fn add(&self, handle: Handle) {
         *self.state().writes.entry(handle).or_default() += 1;
         self.more.notify_all();
@@ -90,10 +90,10 @@ impl Arrivals {
         self.state().writes.remove(&handle);
     }
 
-    /// Returns when so many were done.
+    /// Waits until `writes` writes of a draft have completed.
     ///
     /// # Errors
-    /// `ConnectionLost`, when the session ends before.
+    /// `ConnectionLost`, if the session ends before.
     fn wait(&self, handle: Handle, writes: u64) -> Result<(), Error> {
         let is_missing = |state: &mut Arrived| {
             !state.is_over && writes > state.writes.get(&handle).copied().unwrap_or_default()
@@ -111,10 +111,10 @@ impl Arrivals {
     }
 }
 
-/// Serves until the client leaves, and tells what was done: operations, and bytes read and written.
+/// Serves until the client leaves; returns the number of operations, the bytes read and written, and the outcome.
 ///
 /// # Errors
-/// What ended it early: it was stopped, or the peer does not keep to the protocol.
+/// The reason of an early end: a stop request, or a protocol violation by the peer.
 pub fn serve(
     job: FileServerJob,
     control: &mut ControlReceiver,
@@ -148,7 +148,7 @@ pub fn serve(
     if let Err(error) = &ended {
         failure.set_now(error.clone());
     }
-    // What is open is closed by the account's threads.
+    // The account's threads close the open handles.
     drop(files);
     failure.finish(false);
     done.arrivals.end();
@@ -166,19 +166,19 @@ fn wait_for_end(
 ) -> Result<(), Error> {
     loop {
         match control.recv() {
-            // A failure here ends the control stream, too.
+            // A failure here shuts down the control stream, too.
             _ if failure.is_over() => return failure.first().map_or(Ok(()), Err),
             Err(error) if error.code == Code::ConnectionLost => return Ok(()),
             Ok(Control::Abort(error)) | Err(error) => return Err(error),
             Ok(Control::Renew(number)) => match holder {
-                // The term comes after the calls that wait to be sent.
+                // The term is sent after the pending callbacks.
                 Some(holder) => holder.ask_term(number, locker.round()),
                 None => control.sender().send(&no_term(number, locker))?,
             },
             Ok(Control::Settled(number)) => match holder {
                 Some(holder) if number == u64::MAX => {
                     holder.leave();
-                    // Who leaves waits for the end.
+                    // A leaving client waits for the end of the session.
                     return Ok(());
                 }
                 Some(holder) => holder.answer(number),
@@ -189,12 +189,12 @@ fn wait_for_end(
     }
 }
 
-/// What a client without leases hears when it asks for a term.
+/// The reply to a client without leases that asks for a term.
 fn no_term(number: u64, locker: &dyn Locker) -> Control {
     Control::Renewed { number, round: 0, term_ms: 0, locks: locker.round() }
 }
 
-/// Puts what a holder is told into a message.
+/// The control message of a callback.
 fn said(told: Callback) -> Control {
     match told {
         Callback::Call { number, what } => Control::Changed { number, what },
@@ -205,7 +205,7 @@ fn said(told: Callback) -> Control {
     }
 }
 
-/// Tells a holder of leases what has changed, as it happens, and gives him his terms: one thread does both, so in their order.
+/// Sends a lease holder its callbacks and its terms: one thread sends both, so in their order.
 fn spawn_caller(
     holder: Option<&Arc<LeaseHolder>>,
     failure: &Arc<Failure>,
@@ -253,7 +253,7 @@ fn spawn_clerks(
     done: &Arc<Done>,
     threads: &mut Vec<AccountThread<()>>,
 ) -> Result<(), Error> {
-    // The last thread to go closes what is open: it may remove temporary files, as the account.
+    // The last thread to end drops the open handles: that may remove temporary files, as the account.
     let job_account = job.account.clone();
     let job = Arc::new(job);
     for stream in streams {
@@ -268,15 +268,15 @@ fn spawn_clerks(
     Ok(())
 }
 
-/// One stream's.
+/// The server of one data stream.
 struct FileServer<'a> {
     stream: TlsStream,
     job: &'a FileServerJob,
     done: &'a Done,
     op: Vec<u8>,
-    /// What is written, and a byte more; grows only.
+    /// Content of a write, and one more byte; grows only.
     content: Vec<u8>,
-    /// What is read; grows only.
+    /// Content of a read; grows only.
     data: Vec<u8>,
 }
 
@@ -289,7 +289,7 @@ impl<'a> FileServer<'a> {
 
     fn run(&mut self) -> Result<(), Error> {
         if is_long(self.stream.round_trip()) {
-            // While the first file is opened, so that what is read then meets an open window.
+            // Sent while the first file is opened, so that the content read next finds an open congestion window.
             let mut bytes = Vec::new();
             frame::push_padding(&mut bytes, PADDING_BYTES);
             self.stream.write_all(&bytes)?;
@@ -338,7 +338,8 @@ impl<'a> FileServer<'a> {
             Op::Read { handle, offset, bytes } => self.read(handle, offset, bytes),
             Op::Peek { path, offset, bytes } => self.peek(path, offset, bytes),
             Op::Await { handle, writes } => {
-                // If the session ends nothing more is read here: what comes next must not be done without them.
+                // On an error nothing more is read here: the next operation must not be performed without these
+                // writes.
                 self.done.arrivals.wait(handle, writes)?;
                 self.answer(Ok(Answer::Done), 0)
             }
@@ -371,7 +372,7 @@ impl<'a> FileServer<'a> {
         }
     }
 
-    /// Reads into the buffer; tells how much that was.
+    /// Reads into the buffer; returns the number of bytes.
     fn fill(&mut self, handle: u64, offset: u64, bytes: u32) -> Result<usize, Error> {
         if bytes > MAX_IO_BYTES {
             return Err(violation("read", format_args!("{bytes} bytes")));
@@ -385,7 +386,7 @@ impl<'a> FileServer<'a> {
         Ok(count)
     }
 
-    /// Opens, reads and closes.
+    /// Opens, reads and closes a file in one operation.
     fn peek(&mut self, path: RelPath, offset: u64, bytes: u32) -> Result<(), Error> {
         let (handle, item) = match self.job.files.operate(Op::Open(path), &[]).map(|answer| answer.parted().0)
         {
@@ -401,7 +402,7 @@ impl<'a> FileServer<'a> {
         }
     }
 
-    /// Sends an answer, and so much of what was read.
+    /// Sends an answer, with the first `data_bytes` of the content read.
     fn answer(&mut self, answer: Result<Answer, Error>, data_bytes: usize) -> Result<(), Error> {
         let answer =
             answer.unwrap_or_else(|error| Answer::Failed(error.under(&self.job.root).at(&self.job.side)));

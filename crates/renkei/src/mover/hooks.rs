@@ -1,27 +1,28 @@
-//! Hooks of a transfer for a PoP that forwards files: a limit of the bytes that come, the digests of what came, and the
-//! comparison of these digests with what is sent on. So digests hold from the first reader to the last writer.
+//! Hooks of a transfer for a PoP that forwards files (store and forward): a limit on the bytes received, the digests
+//! of received slots, and their comparison with the content that is sent on. Digests so hold end to end, from the
+//! first reader to the last writer.
 
 use renkei_core::error::Error;
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 
-/// Hooks of the receiving side, for a place that forwards files.
+/// Hooks of the receiving side, for a forwarding buffer.
 pub trait ReceiveHooks: Send + Sync {
-    /// Asks whether so many bytes more may be written.
+    /// Checks whether `bytes` more may be written.
     ///
     /// # Errors
     /// `BufferFull`.
     fn ask(&self, bytes: u64) -> Result<(), Error>;
 
-    /// Tells the digest of a slot that came and is what was sent; a file of one slot has the one digest.
+    /// Reports the digest of a slot that was received and verified; a file of one slot has one digest.
     fn came(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error>;
 }
 
-/// Compares a slot that was read with what came; the path is that of the source.
+/// Compares the digest of a slot that was read with that of the slot as received; the path is that of the source.
 ///
 /// # Errors
 /// `DigestMismatch`.
 pub type SourceCheck = Arc<dyn Fn(&RelPath, u32, &[u8; 32]) -> Result<(), Error> + Send + Sync>;
 
-/// Called with the digest of each file that has come whole and is what was sent; the path is that in the destination.
+/// Called with the digest of each file that was received whole and verified; the path is that in the destination.
 pub type OnDigest = Arc<dyn Fn(&RelPath, &[u8; 32]) + Send + Sync>;

@@ -1,4 +1,4 @@
-//! One receiving data stream: takes frames off the wire and writes files under temporary names.
+//! One receiving data stream: reads frames from the connection and writes files under temporary names.
 
 use super::dest_dirs::DestDirs;
 use super::receive::{OpenFile, Session};
@@ -14,14 +14,14 @@ use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::{decode, violation};
 use std::sync::Arc;
 
-/// Unit of holes in small files: what most file systems allocate by.
+/// Granularity of holes in small files: the allocation unit of most file systems.
 const HOLE_BYTES: usize = 4096;
 
 pub(super) struct Incoming<'a> {
     stream: TlsStream,
     session: &'a Session,
     places: DestDirs,
-    /// Grows only: what a smaller frame leaves is overwritten by the next.
+    /// Grows only: the remains of a smaller frame are overwritten by the next.
     payload: Vec<u8>,
     payload_bytes: usize,
     block: WriteBlock,
@@ -32,7 +32,7 @@ pub(super) struct Incoming<'a> {
 struct Extent {
     head: ExtentHead,
     hasher: SlotHasher,
-    /// Where it goes; `None` while its bytes are dropped.
+    /// The destination file; `None` while the extent's bytes are discarded.
     file: Option<Arc<OpenFile>>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Incoming<'a> {
         })
     }
 
-    /// The stream, for what comes next.
+    /// The stream, for reuse by the next session.
     pub(super) fn into_stream(self) -> TlsStream {
         self.stream
     }
@@ -61,7 +61,7 @@ impl<'a> Incoming<'a> {
             match self.next_frame()? {
                 Some(FrameKind::Entry) => self.on_entry()?,
                 Some(FrameKind::Extent) => self.on_extent()?,
-                // Its bytes were taken off the wire and dealt with already.
+                // The payload was read and handled by `on_raw` already.
                 Some(FrameKind::Raw) | None => {}
                 Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
                 Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(()),
@@ -101,7 +101,7 @@ impl<'a> Incoming<'a> {
         }
         let (head, content) = EntryHead::read(&self.payload[..self.payload_bytes])?;
         let EntryHead { id, entry, .. } = &head;
-        // Whatever becomes of it: the source has this name, so it is not removed here.
+        // Noted whatever the outcome: the source has this name, so it is not removed here.
         self.session.note_name(&entry.path);
         let placed = if !head.content_matches(content) {
             Err(Error::new(Code::DigestMismatch, "receive", &entry.path, "BLAKE3 differs"))
@@ -143,7 +143,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Reads bytes of the extent straight into the block they are written from.
+    /// Reads bytes of the extent straight into the write block.
     fn on_raw(&mut self, payload_bytes: usize) -> Result<(), Error> {
         let mut offset = [0; RAW_OFFSET_BYTES];
         let count = payload_bytes.checked_sub(RAW_OFFSET_BYTES).filter(|count| *count <= MAX_RAW_BYTES);
@@ -163,7 +163,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Writes what was gathered; a failure gives up the file, not the stream.
+    /// Flushes the write block; a failure gives up the file, not the stream.
     fn write_block(&mut self) -> Result<(), Error> {
         let (bytes, offset) = self.block.gathered();
         let extent = self.extent.as_mut().filter(|_| !bytes.is_empty());
@@ -204,7 +204,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Puts a whole entry in its place, or as near as it may get before the end.
+/// Places a whole entry; directories' metadata and hard links are deferred to the end of the transfer.
 fn place(session: &Session, places: &mut DestDirs, head: &EntryHead, content: &[u8]) -> Result<(), Error> {
     let (EntryHead { id, entry, digest }, path) = (head, head.entry.path.clone());
     let id = *id;
@@ -253,7 +253,7 @@ fn write_small(
     written.map(|stamp: Stamp| stamp.ino).inspect_err(|_| drop(place.dir.remove_file(&temp)))
 }
 
-/// Writes a small file's content; blocks of zeros of a sparse file stay holes.
+/// Writes a small file's content; zero blocks of a sparse file stay holes.
 fn write_content(file: &dyn WriteFile, entry: &Entry, content: &[u8]) -> Result<(), Error> {
     if !matches!(entry.kind, EntryKind::File { sparse: true, .. }) {
         return if content.is_empty() { Ok(()) } else { file.write_at(content, 0) };
@@ -265,7 +265,7 @@ fn write_content(file: &dyn WriteFile, entry: &Entry, content: &[u8]) -> Result<
         .try_for_each(|(block, offset)| file.write_at(block, offset))
 }
 
-/// Sets a file's metadata; what cannot be kept is reported and does not fail the file.
+/// Sets a file's metadata; attributes that cannot be kept are reported and do not fail the file.
 pub(super) fn finish_file(
     session: &Session,
     id: u64,

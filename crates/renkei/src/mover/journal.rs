@@ -1,7 +1,8 @@
-//! The journal file of one job, and the thread that keeps it at most 100 ms behind.
+//! The journal file of one job, and how it is opened, locked and made durable.
 //!
-//! What it says of files may be lost with the power: they are sent again. That there is a job may not, or nobody
-//! would know whose temporary files are left. So an open journal's header is on stable storage, name and all.
+//! Records of files may be lost in a power failure: those files are sent again. The existence of the job may not, or
+//! the owner of its temporary files would be unknown. So the header and the name of an open journal are durable
+//! (fsync).
 
 use crate::home::{append_whole, open_regular};
 use renkei_core::error::{Code, Error};
@@ -13,52 +14,52 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How far the journal may be behind.
+/// Most time by which the journal may lag behind the transfer.
 pub const BEHIND: Duration = Duration::from_millis(100);
 
-/// Longest journal that is read: some five million files or extents. A longer one begins anew.
+/// Longest journal that is read: some five million files or extents. A longer one is discarded and started afresh.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// A journal is read in parts of this size.
+/// Size of the chunks in which a journal is read.
 const PART_BYTES: u64 = 4 << 20;
 const _: () = assert!(PART_BYTES > 2 * (RECORD_HEAD_BYTES + MAX_RECORD_BYTES) as u64);
 
-/// Says whether a session may keep so many bytes in memory.
+/// Checks whether a session may keep this many bytes in memory.
 pub type Allow<'a> = &'a dyn Fn(u64) -> Result<(), Error>;
 
-/// How a file or folder is made to last.
+/// Fsync of a file or folder.
 type Sync<'s> = &'s dyn Fn(&File) -> std::io::Result<()>;
 
 /// An open journal; the lock on the file keeps a second transfer of the same job out.
 pub struct Journal {
     file: File,
     path: PathBuf,
-    /// Where the next record goes.
+    /// Offset of the next record.
     end: u64,
-    /// What could not be written.
+    /// Records whose write failed, kept for the next append.
     unwritten: Vec<u8>,
 }
 
 impl Journal {
-    /// Opens or creates the journal of `header.job` in `folder` and says what it holds.
+    /// Opens or creates the journal of `header.job` in `folder` and returns the state it holds.
     ///
-    /// A journal of another job or version, or one that makes no sense, is set aside as `*.bad`. One that is very
-    /// long, or takes more than half of what `allow` ever lets a session keep, begins anew, and the files are sent
-    /// again: it must not keep the job from its end. The header lasts when this returns.
+    /// A journal of another job or version, or a corrupt one, is set aside as `*.bad`. One that is very long, or
+    /// takes more than half of the memory that `allow` ever grants a session, is started afresh, and its files are
+    /// sent again: it must not keep the job from completing. The header is durable when this returns.
     ///
     /// # Errors
-    /// `TransferBusy` if another transfer holds it; `JournalBroken` if the folder cannot be used; those of `allow`
-    /// but `TooManyEntries`, and the journal is as it was.
+    /// `TransferBusy` if another transfer holds the lock; `JournalBroken` if the folder cannot be used; the errors of
+    /// `allow` except `TooManyEntries`, with the journal unchanged.
     pub fn open(folder: &Path, header: &Header, allow: Allow<'_>) -> Result<(Journal, State), Error> {
         Self::open_with(folder, header, allow, &File::sync_all)
     }
 
-    /// Where that of a job is.
+    /// Path of the journal of a job.
     pub fn path_of(folder: &Path, job: u64) -> PathBuf {
         folder.join(file_name(job))
     }
 
-    /// Whether there is one of a job.
+    /// Whether a job has a journal.
     pub fn exists(folder: &Path, job: u64) -> bool {
         folder.join(file_name(job)).exists()
     }
@@ -111,7 +112,7 @@ impl Journal {
         Ok((journal, state))
     }
 
-    /// Says whose it is, unless that is known of what was read as `state`.
+    /// Records the owner's principal, unless `state`, as read, has one.
     pub fn sign(&mut self, state: &State, owner: &str) -> Result<(), Error> {
         if state.owner.is_some() {
             return Ok(());
@@ -121,7 +122,7 @@ impl Journal {
         self.append(&bytes)
     }
 
-    /// Says which transfer works on it from here on, unless that is the last one of what was read as `state`.
+    /// Records the transfer that uses the journal from now on, unless `state`, as read, ends with that one.
     pub fn name(&mut self, state: &State, transfer: TransferId) -> Result<(), Error> {
         if state.transfer == Some(transfer) {
             return Ok(());
@@ -131,8 +132,8 @@ impl Journal {
         self.append(&bytes)
     }
 
-    /// Appends whole records, all of them or none. Those that could not be written go before the next ones: what they take back
-    /// must not be believed because of others.
+    /// Appends whole records, all of them or none. Records whose write failed are written before the next ones: later
+    /// records must not be trusted without the earlier ones that revoke others.
     pub fn append(&mut self, records: &[u8]) -> Result<(), Error> {
         self.unwritten.extend_from_slice(records);
         if self.unwritten.is_empty() {
@@ -144,7 +145,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The job is done: nothing to resume.
+    /// Removes the journal of a finished job: nothing is left to resume.
     pub fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove a finished journal");
@@ -152,7 +153,8 @@ impl Journal {
     }
 }
 
-/// Reads a journal and says how many of its bytes are good; `None` if it takes too much memory at any time.
+/// Reads a journal; returns its state and the number of valid bytes, or `None` if it exceeds the memory limit at any
+/// point.
 fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State, u64)>, Error> {
     let (mut state, mut good, mut bytes) = (State::default(), 0, Vec::new());
     loop {
@@ -160,7 +162,7 @@ fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State,
         let used = state.absorb(&bytes);
         bytes.drain(..used);
         good += used as u64;
-        // As much again is left for what the session finds.
+        // The same amount again is left for the entries that the session finds.
         match allow(2 * state.memory_bytes()) {
             Err(error) if error.code == Code::TooManyEntries => return Ok(None),
             allowed => allowed?,
@@ -171,7 +173,7 @@ fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State,
     }
 }
 
-/// What a journal says in short, and whether a transfer has it open; `None` if there is none any more.
+/// The summary of a journal, and whether a transfer has it open; `None` if the file no longer exists.
 pub fn look(path: &Path) -> Result<Option<(Brief, bool)>, Error> {
     let mut file = match open_regular(path, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -187,7 +189,8 @@ pub fn look(path: &Path) -> Result<Option<(Brief, bool)>, Error> {
             break;
         }
     }
-    // A lock for reading would stand in the way of one that begins at this moment; this one is gone in the next.
+    // This shared lock blocks a transfer that opens the journal at the same time, but only until the file is closed
+    // right after.
     let running = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     Ok(Some((brief, running)))
 }
@@ -199,13 +202,13 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     listing.flatten().map(|listed| listed.path()).filter(is_journal).collect()
 }
 
-/// Cuts a torn tail off. A journal without one keeps its time: only what is added to it makes it younger.
+/// Truncates a torn tail. A journal without one keeps its modification time: only appended records renew it.
 fn cut(file: &File, good: u64) -> std::io::Result<()> {
     if file.metadata()?.len() == good { Ok(()) } else { file.set_len(good) }
 }
 
-/// Opens and locks the file that `path` leads to: one that was removed between the two, by a clean-up or by the end
-/// of another run, would keep nothing.
+/// Opens and locks the file that `path` names. A file that was unlinked between open and lock, by a clean-up or the
+/// end of another run, is opened again: records written to it would be lost.
 fn open_locked(path: &Path) -> Result<File, Error> {
     loop {
         let file = open_file(path)?;
@@ -221,7 +224,7 @@ fn open_locked(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// Whether `path` still names the open file. Only who holds the file's lock removes its name.
+/// Whether `path` still names the open file. The name is removed only by the holder of the file's lock.
 pub fn leads_to(path: &Path, file: &File) -> std::io::Result<bool> {
     let inode = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match std::fs::symlink_metadata(path) {
@@ -237,7 +240,7 @@ fn open_file(path: &Path) -> Result<File, Error> {
     open_regular(path, &mut options).map_err(|error| broken(path, error))
 }
 
-/// Makes a folder with those above it; gives those that were missing, innermost first.
+/// Creates a folder with its ancestors; returns those that were missing, innermost first.
 fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let missing = folder.ancestors().take_while(|above| !above.exists());
     let missing = missing.map(Path::to_path_buf).collect();
@@ -245,7 +248,7 @@ fn make_folder(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// Makes the names in a folder last, and the names of the folders that were made a moment ago.
+/// Fsyncs a folder and the parents of the folders that were just created, so that their names are durable.
 fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Result<()> {
     sync_folder(folder, sync)?;
     made.iter().filter_map(|made| made.parent()).try_for_each(|above| match above.as_os_str().is_empty() {
@@ -254,7 +257,7 @@ fn sync_folders(folder: &Path, made: &[PathBuf], sync: Sync<'_>) -> std::io::Res
     })
 }
 
-/// Some file systems refuse to sync a folder at all; there is nothing more to be done for its names.
+/// Some file systems refuse to fsync a folder at all; nothing more can be done for its names then.
 fn sync_folder(folder: &Path, sync: Sync<'_>) -> std::io::Result<()> {
     match sync(&File::open(folder)?) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
@@ -262,8 +265,8 @@ fn sync_folder(folder: &Path, sync: Sync<'_>) -> std::io::Result<()> {
     }
 }
 
-/// Lets a principal have so many journals in `folder`, that of `header.job` among them. Those that do not say whose they
-/// are count for everybody with their account.
+/// Checks that a principal has at most `limit` journals in `folder`, that of `header.job` included. Journals without
+/// an owner count for every principal with their account.
 ///
 /// # Errors
 /// `TooManyUnfinished` beyond that.
@@ -275,7 +278,7 @@ pub fn check_unfinished(folder: &Path, header: &Header, owner: &str, limit: usiz
         .map(|listed| listed.path())
         .filter(|path| path.extension().is_some_and(|kind| kind == "journal"))
         .collect();
-    // Whose they are is only looked at if that can matter.
+    // Owners are read only if the number of journals may exceed the limit.
     if others.len() < limit || others.iter().any(|path| path.ends_with(&own)) {
         return Ok(());
     }
@@ -294,13 +297,13 @@ fn is_of(state: &State, header: &Header, owner: &str) -> bool {
     })
 }
 
-/// The first two records alone, the header and the owner: a journal may be long.
+/// Reads only the first two records, the header and the owner: a journal may be long.
 fn read_start(path: &Path) -> std::io::Result<State> {
     let (mut file, mut records) = (open_regular(path, OpenOptions::new().read(true))?, Vec::new());
     for _ in 0..2 {
         let mut head = [0; RECORD_HEAD_BYTES];
         if let Err(error) = file.read_exact(&mut head) {
-            // A journal may end with its header.
+            // A journal may consist of its header alone.
             return if records.is_empty() { Err(error) } else { Ok(State::read(&records).0) };
         }
         records.extend(head);
@@ -335,7 +338,7 @@ fn broken(path: &Path, error: std::io::Error) -> Error {
     Error::new(code, "journal", path.display(), error)
 }
 
-/// Identity of the machine's present boot; zeros where the kernel does not tell, so that nothing is trusted.
+/// Identity of the machine's present boot; zeros if the kernel does not provide it, so that nothing is trusted.
 pub fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -404,9 +407,9 @@ mod tests {
         let whole = journal.end;
         assert_eq!(journal.append(&finished(2)).unwrap_err().code, Code::JournalBroken);
         assert_eq!(journal.file.metadata().unwrap().len(), whole);
-        // Nothing new has to come for the next try.
+        // A retry needs no new records.
         assert!(journal.append(&[]).is_err());
-        // A disk with room.
+        // A disk with free space.
         journal.file = tempfile::tempfile().unwrap();
         journal.end = 0;
         journal.append(&finished(3)).unwrap();
@@ -473,7 +476,7 @@ mod tests {
         drop(journal);
         let (journal, state) = Journal::open(folder.path(), &header(1), &allow).unwrap();
         assert_eq!(state.finished.len(), 3);
-        // One that is too long is not even read.
+        // A journal over the length limit is not even read.
         journal.file.set_len(MAX_BYTES + 1).unwrap();
         drop(journal);
         let (journal, state) = open(folder.path(), &header(1)).unwrap();
@@ -512,7 +515,7 @@ mod tests {
         }
     }
 
-    /// Inode and length of what was synced while a journal was opened, in order.
+    /// Inode and length of each file that was fsynced while a journal was opened, in order.
     fn synced_by_opening(folder: &Path) -> Vec<(u64, u64)> {
         use std::os::unix::fs::MetadataExt;
         let synced = std::cell::RefCell::new(Vec::new());
@@ -537,7 +540,7 @@ mod tests {
         assert!(State::read(&std::fs::read(&path).unwrap()).0.header.is_some());
         let folders = [&folder, &top.path().join("state"), top.path()].map(|folder| (ino(folder), 0));
         assert_eq!(synced, [&[(ino(&path), header_bytes)], &folders[..]].concat());
-        // The run before may have ended between writing the header and syncing it.
+        // The previous run may have ended between writing the header and syncing it.
         assert_eq!(synced_by_opening(&folder), synced[..2]);
     }
 
@@ -564,7 +567,7 @@ mod tests {
         assert!(open(folder.path(), &header(2)).is_ok());
     }
 
-    /// Runs that end and begin while a third opens and removes: whoever holds the journal holds the file of that name.
+    /// Runs that end and begin while a third opens and removes: a journal that is held is the file of that name.
     #[test]
     fn a_journal_that_is_held_has_its_name() {
         let folder = tempfile::tempdir().unwrap();
@@ -591,7 +594,7 @@ mod tests {
         assert_eq!(check(1, "ada"), Ok(()));
         (1..=3).for_each(|job| start(job, "ada"));
         assert_eq!(check(4, "ada"), Err(Code::TooManyUnfinished));
-        // One of those is taken up; another principal with the same account has none.
+        // Job 2 resumes one of these; another principal with the same account has none.
         assert_eq!((check(2, "ada"), check(4, "bob")), (Ok(()), Ok(())));
         std::fs::write(folder.path().join("x.becomes"), "").unwrap();
         open(folder.path(), &header(1)).unwrap().0.remove();
@@ -607,7 +610,7 @@ mod tests {
         };
         (1..=3).for_each(|job| drop(open(folder.path(), &header(job)).unwrap()));
         assert_eq!((check("a"), check("b")), (Err(Code::TooManyUnfinished), Ok(())));
-        // Once taken up, one has an owner, and keeps the first.
+        // Once resumed, a journal has an owner, and keeps the first one.
         for owner in ["bob", "eve"] {
             let (mut journal, state) = open(folder.path(), &header(3)).unwrap();
             journal.sign(&state, owner).unwrap();

@@ -1,4 +1,4 @@
-//! The lease client of a file session: the lease it has, its renewal, and the listener for callbacks.
+//! The lease client of a file session: its lease, the renewal, and the listener for callbacks.
 
 use renkei_core::lease::Moment;
 use renkei_core::lease::holder::Term;
@@ -6,16 +6,16 @@ use renkei_core::wire::file::{Changed, Lessor, Listener};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How often a term is asked for before it is known how long one is.
+/// Renewal interval before the length of a term is known.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often one is asked for while one lasts.
+/// Renewals per term.
 const ASKED_IN_ONE: u32 = 6;
 
-/// The lease of a session, and of those that come after it.
+/// The lease of a session, and of those that follow it.
 pub(super) struct LeaseClient {
     begun: Instant,
-    /// Whose the locks are.
+    /// Owner of the locks at the site.
     client: [u8; 16],
     state: Mutex<State>,
     listener: OnceLock<Listener>,
@@ -34,7 +34,7 @@ impl LeaseClient {
         LeaseClient { begun: Instant::now(), client, state: Mutex::default(), listener: OnceLock::new() }
     }
 
-    /// The number by which the site knows this client again.
+    /// The id by which the site recognises this client.
     pub(super) fn client(&self) -> [u8; 16] {
         self.client
     }
@@ -47,28 +47,28 @@ impl LeaseClient {
         self.begun.elapsed()
     }
 
-    /// Another session begins: leases of the last one are invalid.
+    /// A new session begins: leases of the last one are invalid.
     pub(super) fn begin_again(&self) {
         let mut state = self.state();
         state.term.begin_again();
         (state.is_leasing, state.lock_round) = (None, 0);
     }
 
-    /// The number of the next question for a term, which begins now.
+    /// The number of the next renewal request; the term counts from now.
     pub(super) fn ask(&self) -> u64 {
         let now = self.now();
         self.state().term.ask(now)
     }
 
-    /// When to ask again.
+    /// Time until the next renewal.
     pub(super) fn pause(&self) -> Duration {
         let length = self.state().length;
         if length.is_zero() { FIRST_PAUSE } else { length / ASKED_IN_ONE }
     }
 
-    /// Says who is told of changes.
+    /// Sets the listener for changes.
     pub(super) fn listen(&self, listener: Listener) {
-        // A second listener is not called, and so caches nothing.
+        // A second listener is never called, and so must not cache.
         let _ = self.listener.set(listener);
     }
 

@@ -1,7 +1,8 @@
 //! The mover: drives the state machines of `renkei_core::mover` with real sockets, files and threads.
 //!
-//! [`dial`] opens sessions, [`walk`] reads the source, [`send`] and [`receive`] are the two ends of a transfer. Data streams are blocking OS threads with their own
-//! buffers, running as the mapped account; they share one lock, taken once per unit of work.
+//! [`dial`] opens sessions, [`walk`] reads the source tree, [`send`] and [`receive`] are the two ends of a transfer.
+//! Data streams are blocking OS threads with their own buffers, running as the mapped account; they share one lock,
+//! taken once per unit of work.
 
 mod background;
 mod commit;
@@ -46,7 +47,7 @@ pub use renkei_core::units::hex;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::TransferId;
 
-/// An id that no other transfer has.
+/// A random transfer id.
 pub fn fresh_id() -> Result<TransferId, Error> {
     let mut id = TransferId::default();
     let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");

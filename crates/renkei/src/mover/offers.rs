@@ -1,4 +1,4 @@
-//! Decides about offered files: what is here already need not come again.
+//! Verdicts on offered files: a file that is here already need not be sent again.
 
 use super::dest_dirs::DestDirs;
 use super::incoming::finish_file;
@@ -18,7 +18,8 @@ const CHECK_BYTES: usize = 1 << 20;
 /// The verdict on one offered file.
 ///
 /// # Errors
-/// What would meet every further file too: a full disk keeps what was written of this one for the next try.
+/// Errors that would meet every further file too: on a full disk the written part of this file is kept for the next
+/// attempt.
 pub(super) fn judge(session: &Session, places: &mut DestDirs, item: &OfferItem) -> Result<Verdict, Error> {
     let verdict = match try_judge(session, places, item) {
         Ok(verdict) => verdict,
@@ -95,7 +96,7 @@ fn refresh_meta(session: &Session, places: &mut DestDirs, item: &OfferItem) -> R
     session.report_lost(item.id, &item.entry.path, lost)
 }
 
-/// Takes up a partly written file, if its temporary file is still the one the journal speaks of.
+/// Resumes a partly written file, if its temporary file is still the one that the journal names.
 fn resume(
     session: &Session,
     places: &mut DestDirs,
@@ -122,7 +123,7 @@ fn resume(
     if file.stamp()?.ino != temp_ino {
         return Ok(Verdict::Want);
     }
-    // The earlier run may have been killed while it wrote, or somebody else has changed the file since.
+    // The earlier run may have been killed during a write, or the file may have been changed since.
     if session.checks_written() || at_rest != Some(raw.ctime) {
         let size = item.entry.size();
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
@@ -147,7 +148,7 @@ fn resume(
     Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
 }
 
-/// Takes up a file that got its final name, but was not acknowledged, before the earlier run ended.
+/// Resumes a file that got its final name, but was not acknowledged, before the earlier run ended.
 fn renamed(
     session: &Session,
     places: &mut DestDirs,
@@ -164,7 +165,7 @@ fn renamed(
     Ok(Verdict::Partial(slot_ranges(slots.into_keys())))
 }
 
-/// Digest of an extent as the disk has it.
+/// Digest of an extent as read back from the file.
 fn reads_back(file: &dyn WriteFile, slot: u32, size: u64) -> Result<[u8; 32], Error> {
     let range = slot_range(slot, size);
     let mut hasher = SlotHasher::new(slot, size);

@@ -1,4 +1,4 @@
-//! One sending data stream: takes units and puts them on the wire.
+//! One sending data stream: takes units and writes them to the connection.
 
 use super::send::{Next, SHOW_LIFE_EVERY, Session};
 use super::walk::Root;
@@ -17,22 +17,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// File bytes in one raw frame: one write of the stream, and a part of the receiver's block, so that it writes whole and
-/// aligned blocks.
+/// File bytes in one raw frame: one write of the stream, and a divisor of the receiver's block size, so that it
+/// writes whole and aligned blocks.
 const CHUNK_BYTES: usize = 256 << 10;
 /// A raw frame's head and the offset after it.
 const RAW_HEAD_BYTES: usize = HEAD_BYTES + RAW_OFFSET_BYTES;
 const _: () = assert!(CHUNK_BYTES <= WRITE_BYTES);
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
-/// Content of a small file that is gathered with its neighbours; more goes out from where it was read.
+/// Largest content of a small file that is copied to the frame buffer; larger content is written from where it was
+/// read.
 const GATHERED_BYTES: usize = 64 << 10;
 
 pub(super) struct Outgoing<'a> {
     stream: TlsStream,
     session: &'a Session,
-    /// Whole frames waiting to be sent together.
+    /// Complete frames to be sent together.
     frames: Vec<u8>,
-    /// Content of small files in them.
+    /// Bytes of file content in them.
     packed_bytes: u64,
     /// Content of a small file, or of one raw frame.
     chunk: Vec<u8>,
@@ -53,7 +54,7 @@ impl<'a> Outgoing<'a> {
         })
     }
 
-    /// The stream, for what is sent next.
+    /// The stream, for reuse by the next session.
     pub(super) fn into_stream(self) -> TlsStream {
         self.stream
     }
@@ -72,7 +73,7 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
-    /// The next unit; the end of the last one goes out before it is waited for.
+    /// The next unit; buffered output is flushed before waiting for it.
     fn next_unit(&mut self) -> Result<Next, Error> {
         if let Some(unit) = self.session.ready_unit() {
             return Ok(Next::Send(unit));
@@ -87,7 +88,7 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Sends the frames with what follows, for they are too few to go alone.
+    /// Queues the frames with the next write, for they are too short for one of their own.
     fn queue(&mut self) -> Result<(), Error> {
         self.stream.queue(&self.frames)?;
         self.frames.clear();
@@ -113,7 +114,7 @@ impl<'a> Outgoing<'a> {
         self.flush()
     }
 
-    /// Waits until so much content may be sent; what was queued goes out before.
+    /// Waits for tokens for this much content; queued output is flushed before.
     fn wait_to_send(&mut self, bytes: u64) -> Result<(), Error> {
         if bytes == 0 || self.session.may_send(bytes, Duration::ZERO) {
             return Ok(());
@@ -125,7 +126,7 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Reads the content of a small file into `chunk`, and gives its digest; other entries have none.
+    /// Reads the content of a small file into `chunk`, and returns its digest; other entries have none.
     fn read_entry(&mut self, item: &Item) -> Result<Option<(Stamp, [u8; 32])>, Error> {
         let EntryKind::File { stamp, .. } = item.entry.kind else { return Ok(None) };
         let read = self.read_small(item, stamp.size)?;
@@ -134,12 +135,13 @@ impl<'a> Outgoing<'a> {
         Ok(Some((read, digest)))
     }
 
-    /// Adds an entry's frame, of a file as it was `read`.
+    /// Appends the frame of an entry, with a file's attributes as `read`.
     fn push_entry(&mut self, item: Item, read: Option<(Stamp, [u8; 32])>) -> Result<(), Error> {
         let Item { id, mut entry, .. } = item;
         let (mut digest, mut content) = ([0; 32], &[][..]);
         if let (EntryKind::File { stamp, .. }, Some((read, hashed))) = (&mut entry.kind, read) {
-            // A file that changed before it was opened is sent as it is now; only a change while reading counts.
+            // A file that changed before it was opened is sent in its current state; only a change during the read is
+            // an error.
             *stamp = read;
             entry.meta.mtime = read.mtime;
             content = &self.chunk[..read.size as usize];
@@ -162,7 +164,7 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Reads all of a small file into `chunk`.
+    /// Reads a whole small file into `chunk`.
     fn read_small(&mut self, item: &Item, size: u64) -> Result<Stamp, Error> {
         let file = self.open(item)?;
         let before = file.stamp()?;
@@ -264,8 +266,8 @@ impl<'a> Outgoing<'a> {
             }
             assert!(hasher.update(at, chunk), "ranges of data ascend within the slot");
             self.wait_to_send(want as u64).map_err(Fault::Stream)?;
-            // The head has a record of its own: the content then begins with a record, and each can be opened where it
-            // is wanted.
+            // The head has a record of its own: the content then begins with a record, so that each record can be
+            // decrypted in place.
             self.stream.queue(&raw_head(at, want)).map_err(Fault::Stream)?;
             self.stream.write_all(&self.chunk[..want]).map_err(Fault::Stream)?;
             self.session.on_bytes_moved(want as u64);
@@ -283,13 +285,13 @@ fn raw_head(offset: u64, content_bytes: usize) -> [u8; RAW_HEAD_BYTES] {
 }
 
 enum Fault {
-    /// The file is at fault; the others go on.
+    /// The file is at fault; the others continue.
     Source(Error),
     /// The stream is at fault; the session ends.
     Stream(Error),
 }
 
-/// The next bytes at or after `at` and inside `range` that are not a hole.
+/// The next data (no hole) at or after `at` and inside `range`.
 fn next_data(
     file: &dyn ReadFile,
     at: u64,

@@ -1,4 +1,5 @@
-//! The pace of connections that share one path: what [`Controller`] decides from the kernel's counters.
+//! Pacing of connections that share a path: applies the rates that [`Controller`] computes from the kernel's
+//! counters.
 
 use crate::net::socket::{has_bbr, leave_bbr, pace, restart_bbr, rtt, sample};
 use renkei_core::link::busy::Busy;
@@ -7,16 +8,18 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After so long a stream of a full path is spared its next rest: below BBR's 10 s.
+/// Interval at which BBR is restarted on each stream of a full path, to avoid PROBE_RTT: below BBR's 10 s.
 const SPARE_REST_EVERY: Duration = Duration::from_secs(8);
 
-/// After such a pause all streams are spared the next one, which would come in the middle of what begins now.
+/// After a pause this long BBR is restarted on the streams of a long path, to avoid a PROBE_RTT in the middle of the
+/// next burst.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
-/// The streams' paces under a limit together, as a multiple of it: the pace only smooths what the limit lets through.
+/// Sum of the streams' pacing rates under a limit, as a multiple of it: the pace only smooths the output of the
+/// throttle.
 const LIMIT_ROOM: f64 = 1.04;
 
-/// How often the shares of a limit are looked at.
+/// Interval at which the shares of a limit are recomputed.
 const SHARE_EVERY: Duration = Duration::from_millis(200);
 
 /// The connections of a session and the controller of their pace.
@@ -24,18 +27,18 @@ pub struct Pacer {
     sockets: Vec<Arc<TcpStream>>,
     controller: Controller,
     started: Instant,
-    /// When each stream is spared its next rest; not all at once.
+    /// When BBR is next restarted on each stream; staggered.
     rests: Vec<Duration>,
-    /// What a limit lets each stream have.
+    /// The limit in bytes per second, and how it is divided among the streams.
     limit: Option<(u64, Busy)>,
-    /// What had been sent again when it was seen that BBR starves them.
+    /// Retransmitted bytes at the time when BBR was found to starve the streams.
     starved_at: Option<u64>,
-    /// Since when most streams have had nothing to send, if they had not when it was looked last.
+    /// Since when most streams have been idle, if they were at the last tick.
     paused_since: Option<Instant>,
 }
 
 impl Pacer {
-    /// Goes on with what is `known` of the path from an earlier session on the same streams.
+    /// Continues with the controller `known` from an earlier session on the same streams.
     pub fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>, known: Option<Controller>) -> Self {
         let samples: Vec<_> = sockets.iter().map(|socket| sample(socket)).collect();
         let bears_loss = sockets.iter().all(|socket| has_bbr(socket));
@@ -46,7 +49,7 @@ impl Pacer {
         let started = Instant::now();
         let pacer =
             Pacer { sockets, controller, started, rests, limit, starved_at: None, paused_since: None };
-        // Streams that were kept still have the pace of the job before.
+        // Reused streams still have the pacing rates of the previous job.
         pacer.apply();
         pacer
     }
@@ -58,7 +61,7 @@ impl Pacer {
         self.sockets.iter().zip(rates).for_each(|(socket, rate)| pace(socket, least(*rate)));
     }
 
-    /// Looks at the connections; the controller decides anew.
+    /// Samples the connections and updates the controller.
     pub fn tick(&mut self) {
         let now = self.started.elapsed();
         let samples: Vec<_> = self.sockets.iter().map(|socket| sample(socket)).collect();
@@ -77,14 +80,14 @@ impl Pacer {
             let before = *self.starved_at.get_or_insert(resent);
             self.sockets.iter().for_each(|socket| leave_bbr(socket, resent > before));
         }
-        // A rest of all streams would be missing from the limit, and what is missing is not made up for.
+        // PROBE_RTT of all streams would reduce the throughput under a limit, and that is not made up for.
         if self.controller.is_full() || self.limit.is_some() {
             self.spare_rests(now);
         }
     }
 
-    /// As `tick`, if the streams have something to send. What came through while they had not tells nothing of the path,
-    /// and is forgotten when they have again.
+    /// Like `tick`, if the streams are busy. Samples taken while they are idle say nothing about the path; they are
+    /// discarded when the streams are busy again.
     pub fn tick_if(self, is_busy: bool) -> Self {
         let mut pacer = match self {
             Pacer { paused_since: Some(since), sockets, controller, .. } if is_busy => {
@@ -118,12 +121,12 @@ impl Pacer {
         }
     }
 
-    /// How long to wait for the next look.
+    /// Time until the next tick.
     pub fn interval(&self) -> Duration {
         self.controller.interval()
     }
 
-    /// What is known of the path now; nothing if a limit held the streams back, for that tells little of it.
+    /// The controller's knowledge of the path; none if a limit held the streams back, for then it says little.
     pub(super) fn into_known(self) -> Option<Controller> {
         self.limit.is_none().then_some(self.controller)
     }

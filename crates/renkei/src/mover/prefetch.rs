@@ -1,12 +1,13 @@
 //! Prefetch of whole files: the files that come next in a directory that is read file by file.
 //!
-//! A program that copies a tree opens a file, reads it, closes it and opens the next; over a long path it would wait for each.
-//! So when files of a directory were read to their ends one after the other, the next ones are requested before they are
-//! opened, as far as the path holds. A prefetched file is used if it is of the version that `open` finds; under a lease
-//! the version is known without a question.
+//! A program that copies a tree opens a file, reads it, closes it and opens the next; over a long path it would wait
+//! for each. So when files of a directory were read to their ends in sequence, the next ones are requested before
+//! they are opened, up to the BDP of the path. A prefetched file is used if it is of the version that `open` finds;
+//! under a lease the version is known without a request.
 //!
-//! The order depends on the program. `cp` sorts by inode number, which spares a disk's head; `tar` takes the order of the
-//! listing; shells and `rsync` sort by name. All three orders are watched, and the one that matches the reads is followed.
+//! The sequence depends on the program. `cp` sorts by inode number, which saves disk seeks; `tar` takes the order of
+//! the listing; shells and `rsync` sort by name. All three orders are tracked, and the one that matches the reads is
+//! followed.
 
 use super::read_ahead::{Extent, most_under_way, parts};
 use super::remote_files::RemoteFiles;
@@ -18,27 +19,28 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Directories whose lists are remembered.
+/// Most directories whose listings are kept.
 const MAX_LISTS: usize = 256;
-/// Names that are remembered, of all lists together.
+/// Most names that are kept, of all listings together.
 pub(super) const MAX_NAMES: usize = 100_000;
-/// Who skips no more than this, or comes no later, goes in order: programs pass files over, or read several at a time.
+/// A read that skips no more files than this, or is late by no more, is in order: programs skip files, or read
+/// several at a time.
 const NEAR: usize = 4;
-/// So many files in order may be chance.
+/// This many files in order may be chance.
 const CHANCE: usize = 1;
-/// What lies here for so long before it is opened was asked for too early. It holds memory, and soon tells no more what the file
-/// is now: `look_ttl` of a mount is half a second if nobody says otherwise.
+/// A prefetched file that is unused for this long was requested too early: it holds memory, and its attributes soon
+/// expire (`look_ttl` of a mount is half a second by default).
 const EARLY: Duration = Duration::from_millis(125);
-/// Larger files are not brought before they are opened: reading ahead serves them.
+/// Largest file that is prefetched: read-ahead serves larger ones.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// The listings that are watched, and the extents that were requested.
+/// The listings that are tracked, and the extents that were requested.
 #[derive(Default)]
 pub(super) struct Prefetcher {
-    /// The one used last at the front.
+    /// Most recently used first.
     lists: VecDeque<List>,
     peeked: HashMap<RelPath, VecDeque<Extent>>,
-    /// Files that were on their way when they were opened.
+    /// Number of files that had been prefetched when they were opened.
     foreseen: u64,
 }
 
@@ -47,7 +49,7 @@ struct List {
     dir: RelPath,
     files: Vec<Listed>,
     places: HashMap<Vec<u8>, usize>,
-    /// None before one of the files was read.
+    /// Empty until the first of the files was read.
     orders: Vec<Order>,
     /// The order in which files are read.
     followed: Option<usize>,
@@ -62,24 +64,24 @@ struct Listed {
 /// An order in which files may be read.
 struct Order {
     files: Vec<usize>,
-    /// Where in it each file is.
+    /// Position in the order of each file.
     places: Vec<usize>,
-    /// The furthest that was read, and how many were in order up to there.
+    /// The furthest position that was read, and how many files up to it were in order.
     last: usize,
     in_order: usize,
-    /// Up to where files were asked for, and up to where they are not waited for any more.
+    /// Position up to which files were requested, and up to which they are given up.
     asked: usize,
     passed: usize,
 }
 
-/// How a reader goes on.
+/// Whether the reader keeps to an order.
 #[derive(Debug, PartialEq, Eq)]
 enum Course {
-    /// In the order that was thought.
+    /// It keeps to the followed order.
     Straight,
-    /// In another one than was thought until now.
+    /// It has changed to another order.
     Turned,
-    /// In none.
+    /// It keeps to none.
     Lost,
 }
 
@@ -109,7 +111,7 @@ impl List {
         List { dir, files, places, orders: Vec::new(), followed: None }
     }
 
-    /// By number, as listed, and by name.
+    /// By inode number, as listed, and by name.
     fn orders(&self) -> Vec<Order> {
         let listed: Vec<usize> = (0..self.files.len()).collect();
         let (mut by_number, mut by_name) = (listed.clone(), listed.clone());
@@ -118,7 +120,7 @@ impl List {
         [by_number, listed, by_name].map(Order::new).into()
     }
 
-    /// Notes that a file was read to its end; `None` if it is not known.
+    /// Notes that a file was read to its end; `None` if it is not in the listing.
     fn on_read(&mut self, name: &[u8]) -> Option<Course> {
         let file = *self.places.get(name)?;
         if self.orders.is_empty() {
@@ -136,7 +138,7 @@ impl List {
         Some(Course::Turned)
     }
 
-    /// Files that were passed over since this was asked last.
+    /// Files that were skipped since the last call.
     fn passed(&mut self) -> Vec<RelPath> {
         let Some(order) = self.followed.map(|followed| &mut self.orders[followed]) else { return Vec::new() };
         let passed = order.passed..order.last.saturating_sub(NEAR).max(order.passed);
@@ -145,7 +147,7 @@ impl List {
         names.filter_map(|name| self.dir.child(name).ok()).collect()
     }
 
-    /// Files that were asked for and come after the one that was read.
+    /// Files that were requested and come after the last one read.
     fn asked(&self) -> impl Iterator<Item = RelPath> {
         let order = self.followed.map(|followed| &self.orders[followed]);
         let files =
@@ -153,7 +155,7 @@ impl List {
         files.filter_map(|file| self.dir.child(&self.files[*file].name).ok())
     }
 
-    /// The files that are likely next, whose first `held` bytes are on their way already, up to so many bytes.
+    /// The files that are likely next, until `held` bytes in flight and theirs reach `most`.
     fn next(&mut self, mut held: u64, most: u64) -> Vec<(RelPath, u64)> {
         let mut next = Vec::new();
         let Some(order) = self.followed.map(|followed| &mut self.orders[followed]) else { return next };
@@ -174,7 +176,7 @@ impl List {
 }
 
 impl Prefetcher {
-    /// Takes in what a directory has.
+    /// Takes in a directory's listing.
     pub(super) fn on_list(&mut self, dir: &RelPath, items: &[Item]) {
         let files = items.iter().filter(|item| matches!(item.entry.kind, EntryKind::File { .. }));
         let listed = files.filter_map(|item| {
@@ -191,7 +193,7 @@ impl Prefetcher {
         }
     }
 
-    /// What a file was when some of it came, less than `within` ago.
+    /// The attributes of a prefetched file that arrived less than `within` ago.
     pub(super) fn item(&self, path: &RelPath, within: Duration) -> Option<Item> {
         let replied = self.peeked.get(path)?.front()?.pending.replied()?;
         match &replied.answer {
@@ -200,26 +202,26 @@ impl Prefetcher {
         }
     }
 
-    /// What was asked for of a file that is opened now.
+    /// Takes the prefetched extents of a file that is opened now.
     pub(super) fn take(&mut self, path: &RelPath) -> VecDeque<Extent> {
         let extents = self.peeked.remove(path).unwrap_or_default();
         self.foreseen += u64::from(!extents.is_empty());
         extents
     }
 
-    /// Takes back what turned out not to be all of the file that is opened.
+    /// Takes back extents that turned out not to be the whole current file.
     pub(super) fn give_back(&mut self, files: &RemoteFiles, path: &RelPath, extents: VecDeque<Extent>) {
         self.foreseen -= 1;
         let asked_again = self.peeked.insert(path.clone(), extents);
         asked_again.into_iter().flatten().for_each(|extent| let_go(files, &extent));
     }
 
-    /// How many files were on their way when they were opened.
+    /// Number of files that had been prefetched when they were opened.
     pub(super) fn foreseen(&self) -> u64 {
         self.foreseen
     }
 
-    /// A file was read to its end: asks for those that come next, if that is in order.
+    /// Notes that a file was read to its end, and prefetches the next ones if that is in order.
     pub(super) fn on_read(&mut self, files: &RemoteFiles, conn: &RpcConnection, path: &RelPath) {
         let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
         let Some(at) = self.lists.iter().position(|list| list.dir == dir) else { return };
@@ -255,14 +257,14 @@ impl Prefetcher {
         }
     }
 
-    /// Whether the next file is here for long already.
+    /// Whether the next file has been unused for long.
     fn is_early(&self, list: &List) -> bool {
         let next = list.asked().find_map(|path| self.peeked.get(&path)?.front());
         let replied = next.and_then(|extent| extent.pending.replied());
         replied.is_some_and(|replied| replied.at.elapsed() > EARLY)
     }
 
-    /// Something was changed at a path, and what was asked for there, or below it, tells no more what it is now.
+    /// Invalidates what was prefetched at a changed path or below it.
     pub(super) fn forget(&mut self, files: &RemoteFiles, path: &RelPath) {
         self.peeked.retain(|peeked, extents| {
             let stays = !peeked.starts_with(path);
@@ -273,7 +275,7 @@ impl Prefetcher {
         });
     }
 
-    /// Lets all go that was asked for and not opened.
+    /// Discards all that was prefetched and not opened.
     fn drop_all(&mut self, files: &RemoteFiles) {
         self.peeked.drain().flat_map(|(_, extents)| extents).for_each(|extent| let_go(files, &extent));
     }
@@ -287,14 +289,14 @@ fn let_go(files: &RemoteFiles, extent: &Extent) {
 mod tests {
     use super::*;
 
-    /// Files of 100 bytes whose list is by neither number nor name: by number they are `c f a d e b`.
+    /// Files of 100 bytes whose listing is sorted by neither number nor name: by number they are `c f a d e b`.
     fn list() -> List {
         let numbers = [("e", 5), ("a", 3), ("f", 2), ("c", 1), ("b", 6), ("d", 4)];
         let files = numbers.map(|(name, number)| Listed { name: name.into(), number, bytes: 100 });
         List::new(RelPath::parse(b"x").unwrap(), files.into())
     }
 
-    /// Many, whose names go up as their numbers go down, and that are listed as `00 37 74 11 48 85 22` and so on.
+    /// A hundred files whose names ascend as their numbers descend, listed as `00 37 74 11 48 85 22` and so on.
     fn many() -> List {
         let files = (0..100).map(|place| place * 37 % 100).map(|name| Listed {
             name: format!("{name:02}").into(),

@@ -1,10 +1,10 @@
-//! How far a transfer is and what it does, for whoever wants to look.
+//! Progress of a transfer and its events, for observers.
 
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::{EntryFailure, Progress};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Something a dry run would do, a removal, or a failure.
+/// An event of a transfer: a file to be sent in a dry run, a removal, an arrival, or a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// This file would be sent.
@@ -20,10 +20,10 @@ pub enum Note {
 #[derive(Default)]
 struct Seen {
     progress: Progress,
-    /// Bytes that were there before, as far as is known.
+    /// Bytes that were there before this run, as far as known.
     before: u64,
     notes: Option<Vec<Note>>,
-    /// Whether failures are noted too, beside those that the summary lists.
+    /// Whether all failures are noted, not only those that the summary lists.
     failures: bool,
     /// Whether files that arrived are noted.
     names: bool,
@@ -49,7 +49,7 @@ impl Watch {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// What was last told.
+    /// The latest progress.
     pub fn look(&self) -> Progress {
         self.lock().progress
     }
@@ -59,11 +59,11 @@ impl Watch {
         self.lock().notes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes what a PoP told. What was there before and what came since count together: of a file that is taken up again the rest is
-    /// done only when it is whole.
+    /// Stores the progress that a PoP reported. Bytes that were there before and bytes moved since are summed: of a
+    /// resumed file `bytes_done` counts the rest only when the file is whole.
     pub fn set(&self, mut progress: Progress) {
         let mut seen = self.lock();
-        // Another attempt begins with nothing.
+        // A new attempt counts from zero.
         let before = if progress.bytes_moved < seen.progress.bytes_moved { 0 } else { seen.before };
         seen.before = before.max(progress.bytes_done.saturating_sub(progress.bytes_moved));
         let there = seen.before.saturating_add(progress.bytes_moved).min(progress.bytes_found);

@@ -1,8 +1,8 @@
-//! Read-ahead, so that one reader of one file has the whole path for itself.
+//! Read-ahead, so that one reader of one file can use the full bandwidth of the path.
 //!
-//! A file that is read in order is requested in extents, many at a time on all streams. The window grows as long as the
-//! reader waits for the path, up to what the path holds: a few times rate x round trip. Random reads request exactly
-//! their range. Extents that were read stay for a moment, because kernels ask a little out of order.
+//! A file that is read sequentially is requested in extents, many at a time on all streams. The window grows as long
+//! as the reader waits for the path, up to a few times the BDP (rate x round trip). Random reads request exactly
+//! their range. Extents that were read are kept for a moment, because kernels request slightly out of order.
 
 use super::remote_files::{RemoteFiles, stamp_of};
 use super::rpc::{PendingReply, RpcConnection, RpcReply};
@@ -13,18 +13,19 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// An extent.
+/// Size of an extent.
 const EXTENT_BYTES: u64 = MAX_IO_BYTES as u64;
-/// A reader who goes on so near to where he was reads in order. A kernel that reads ahead has as much under way at a time, twice
-/// what it is told where a program says that it reads in order, and its requests come over several threads in any order.
+/// A read this near to the last one is sequential. The kernel's own read-ahead keeps as much in flight, twice its
+/// setting after POSIX_FADV_SEQUENTIAL, and its requests come from several threads in any order.
 const NEAR_BYTES: u64 = 8 * EXTENT_BYTES;
-/// What was read and is kept, for requests that come late.
+/// Read bytes that are kept, for requests that arrive out of order.
 const KEPT_BYTES: u64 = 2 * NEAR_BYTES;
-/// Who begins at the beginning with so much reads all of the file: kernels ask for less where programs do.
+/// A first read at offset 0 of this size means a sequential read of the file: kernels request less for a program's
+/// smaller reads.
 const SURE_BYTES: u64 = 256 << 10;
-/// What is under way may be so many times what the path holds: the estimate lags behind a path that opens.
+/// Most bytes in flight, as a multiple of the BDP: the estimate lags behind a growing window.
 const PATHS: f64 = 3.0;
-/// Extents that each stream may have under way before anything is known of the path.
+/// Extents per stream in flight before the BDP is known.
 const STREAM_EXTENTS: u64 = 4;
 
 /// Most bytes in flight on a connection, for one file.
@@ -33,8 +34,8 @@ pub(super) fn most_under_way(conn: &RpcConnection) -> u64 {
     (path as u64).max(least_path(conn))
 }
 
-/// What is under way before anything is known of the path: enough that no stream is idle while its window opens, for one
-/// that is looks as if the path were full.
+/// Bytes in flight before the BDP is known: enough that no stream is idle while its congestion window opens, for an
+/// idle one makes the path look full.
 fn least_path(conn: &RpcConnection) -> u64 {
     conn.streams() as u64 * STREAM_EXTENTS * EXTENT_BYTES
 }
@@ -47,15 +48,15 @@ pub(super) struct ReadAhead {
 
 #[derive(Default)]
 struct Reading {
-    /// Where a reader in order goes on.
+    /// Where a sequential reader continues.
     next: u64,
-    /// How far ahead is asked.
+    /// Bytes to request ahead.
     window: u64,
-    /// One after the other, without gaps.
+    /// Contiguous extents, in order.
     extents: VecDeque<Extent>,
 }
 
-/// A part of a file that was asked for.
+/// A part of a file that was requested.
 pub(super) struct Extent {
     pub(super) range: Range<u64>,
     pub(super) pending: PendingReply,
@@ -68,7 +69,7 @@ impl Extent {
     }
 }
 
-/// A file's parts as they are asked for: from `at` up to `until`.
+/// The extents of a file from `at` up to `until`, as they are requested.
 pub(super) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>> {
     std::iter::from_fn(move || {
         let part = at..((at / EXTENT_BYTES + 1) * EXTENT_BYTES).min(until);
@@ -78,7 +79,7 @@ pub(super) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>>
 }
 
 impl ReadAhead {
-    /// For this version of a file, of which some was asked for before it was opened.
+    /// Begins with this version of a file, and the extents that were prefetched before it was opened.
     pub(super) fn new(stamp: Stamp, peeked: VecDeque<Extent>) -> Self {
         let next = peeked.back().map_or(0, |last| last.range.end);
         ReadAhead { stamp, state: Mutex::new(Reading { next, window: 0, extents: peeked }) }
@@ -93,7 +94,7 @@ impl ReadAhead {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Reads from what is ahead; `None` if that has nothing to do with it.
+    /// Serves a read from the read-ahead; `None` if the read is not sequential or the read-ahead failed.
     pub(super) fn read(
         &self,
         files: &RemoteFiles,
@@ -137,31 +138,31 @@ impl ReadAhead {
                 break;
             }
         }
-        // Nothing: the file is shorter than it was.
+        // Zero: the file is shorter than it was.
         (done > 0).then_some(done)
     }
 
-    /// Whether a read that ends there comes to the end of the file.
+    /// Whether a read that ends at this offset reaches the end of the file.
     pub(super) fn ends_at(&self, end: u64) -> bool {
         end >= self.stamp.size
     }
 
-    /// Takes it that the file is read in order from its beginning to its end.
+    /// Assumes a sequential read from start to end.
     pub(super) fn expect_order(&self, conn: &RpcConnection) {
         self.lock().window = least_path(conn);
     }
 
-    /// Forgets what was read ahead.
+    /// Discards the read-ahead.
     pub(super) fn drop_all(&self, files: &RemoteFiles) {
         self.lock().drop_all(files);
     }
 }
 
-/// All of a file, which came before it was opened.
+/// A whole file that was prefetched before it was opened.
 pub(super) struct PrefetchedFile(Vec<(Range<u64>, Arc<RpcReply>)>);
 
 impl PrefetchedFile {
-    /// Waits for what was asked for of a file; `None` if that is not all of one version, which `is_known`.
+    /// Waits for the prefetched extents of a file; `None` unless they are all of one version that `is_known` accepts.
     pub(super) fn wait(extents: &VecDeque<Extent>, is_known: &dyn Fn(&Item) -> bool) -> Option<Self> {
         let mut parts = Vec::with_capacity(extents.len());
         for Extent { range, pending, .. } in extents {
@@ -180,7 +181,7 @@ impl PrefetchedFile {
         self.0.last().map_or(0, |(range, _)| range.end)
     }
 
-    /// Reads what is there.
+    /// Reads from the prefetched content.
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         for (range, replied) in &self.0 {
@@ -195,19 +196,19 @@ impl PrefetchedFile {
         done
     }
 
-    /// Whether a read that ends there comes to the end of the file.
+    /// Whether a read that ends at this offset reaches the end of the file.
     pub(super) fn ends_at(&self, end: u64) -> bool {
         end >= self.size()
     }
 
-    /// Lets it go.
+    /// Releases the memory that is accounted to the file.
     pub(super) fn drop_all(&self, files: &RemoteFiles) {
         files.held.fetch_sub(self.size(), Ordering::Relaxed);
     }
 }
 
-/// Whether an answer is not of this version: it failed, which the reader is told when it asks himself, or was given before
-/// the file was opened, and of another one.
+/// Whether an answer is not of this version: it failed, which the reader learns from its own request, or it was given
+/// for another version before the file was opened.
 fn is_other(answer: &Answer, version: Stamp) -> bool {
     match answer {
         Answer::Peeked { item, .. } => stamp_of(item) != version,
@@ -217,17 +218,17 @@ fn is_other(answer: &Answer, version: Stamp) -> bool {
 }
 
 impl Reading {
-    /// Whether what is read there belongs to reading in order: it was asked for already, or is near.
+    /// Whether a read at this offset is sequential: within the requested extents, or near to them.
     fn is_in_order(&self, offset: u64) -> bool {
         let start = self.extents.front().map_or(self.next, |first| first.range.start);
         let asked = self.extents.back().map_or(0, |last| last.range.end);
         (start..=asked.max(self.next.saturating_add(NEAR_BYTES))).contains(&offset)
     }
 
-    /// A reader who is somewhere else.
+    /// Resets the window for a reader that has moved elsewhere.
     fn jump(&mut self, files: &RemoteFiles, to: &Range<u64>) {
         if to.start < self.next && self.next - to.start <= KEPT_BYTES {
-            // Late, not elsewhere.
+            // A late request, not a seek.
             return;
         }
         self.drop_all(files);
@@ -246,7 +247,8 @@ impl Reading {
         }
     }
 
-    /// Lets go what was read; tells whether all of it was, for who passes over much does not read in order.
+    /// Discards extents that are well behind the offset; returns whether all of them were used, for a reader that
+    /// skips much is not sequential.
     fn retire(&mut self, files: &RemoteFiles, offset: u64) -> bool {
         let mut all_used = true;
         while let Some(first) = self.extents.front().filter(|first| first.range.end + KEPT_BYTES <= offset) {
@@ -256,7 +258,7 @@ impl Reading {
         all_used
     }
 
-    /// Looks further ahead if the reader came to an extent that is not there yet.
+    /// Grows the window if the reader reached an extent that has not arrived yet.
     fn grow(&mut self, conn: &RpcConnection, wanted: &Range<u64>) {
         let (offset, most) = (wanted.start, most_under_way(conn));
         if self.window == 0 {
@@ -276,7 +278,7 @@ impl Reading {
         }
     }
 
-    /// Asks for what is wanted, up to the end of its extent, and for what is ahead of it as far as memory allows.
+    /// Requests the wanted range, up to the end of its extent, and the window ahead of it as far as memory allows.
     fn ask(
         &mut self,
         files: &RemoteFiles,
@@ -287,7 +289,7 @@ impl Reading {
     ) {
         let until = wanted.end.saturating_add(self.window).div_ceil(EXTENT_BYTES) * EXTENT_BYTES;
         let until = until.min(size);
-        // What lies between is asked for too: who reads it comes a little later.
+        // A gap in between is requested too: its reader comes a little later.
         let at = self.extents.back().map_or(wanted.start, |last| last.range.end);
         for range in parts(at, until) {
             let bytes = range.end - range.start;
@@ -303,7 +305,7 @@ impl Reading {
         }
     }
 
-    /// What covers a range, which counts as used from now on.
+    /// The extents that overlap a range; marks them as used.
     fn find(&mut self, wanted: &Range<u64>) -> Vec<(Range<u64>, PendingReply)> {
         let overlaps =
             |extent: &&mut Extent| extent.range.start < wanted.end && wanted.start < extent.range.end;
@@ -325,7 +327,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A reader who goes on at 10 MiB, for whom 4 to 40 MiB were asked for.
+    /// A reader that continues at 10 MiB, with 4 to 40 MiB requested.
     fn reading() -> Reading {
         let extents = parts(4 * MIB, 40 * MIB).map(|range| Extent::new(range, PendingReply::new(0)));
         Reading { next: 10 * MIB, window: 30 * MIB, extents: extents.collect() }
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn requests_of_a_kernel_that_come_in_any_order_are_in_order() {
         let reading = reading();
-        // Its own read-ahead is of 4 MiB, or 8: the last of those requests may come first, the first last.
+        // The kernel's own read-ahead is 4 MiB, or 8: its requests may arrive in any order.
         for mib in [4, 7, 10, 13, 14, 17, 18, 39, 40] {
             assert!(reading.is_in_order(mib * MIB), "{mib}");
         }

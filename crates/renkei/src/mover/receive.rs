@@ -1,8 +1,8 @@
 //! The receiving end of a session.
 //!
-//! Each data stream writes what it brings under temporary names; one thread commits (sync, rename, sync,
-//! acknowledge), one judges offers, one keeps the journal. They meet in one lock around the [`Receiver`], taken
-//! once per entry or extent.
+//! Each data stream writes its entries under temporary names; one thread commits (sync, rename, sync, acknowledge),
+//! one judges offers, one writes the journal. They share one lock around the [`Receiver`], taken once per entry or
+//! extent.
 
 use super::dest_dirs::{DestDirs, DestName};
 use super::failure::{Failure, Stop};
@@ -36,27 +36,27 @@ use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Batches of offers that wait to be judged; then the control stream is read no further.
+/// Most batches of offers in the queue; beyond that the control stream is read no further (back-pressure).
 const MAX_OFFERS: usize = 64;
-/// Files that wait to be committed before the streams are held back.
+/// Most files that wait to be committed before the streams are held back (back-pressure).
 const MAX_PENDING_FILES: usize = 32 * BATCH_FILES;
 
-/// How long the first entries of a locked destination wait for its own, which unlocks it and is on its way on another
-/// stream if it comes at all.
+/// How long the first entries of a locked destination wait for the destination's own entry, which unlocks it and
+/// arrives on another stream, if at all.
 const DESTINATION_WITHIN: Duration = Duration::from_secs(5);
 
-/// Memory of a session beside its streams' that is not asked for, and by which it asks for more.
+/// Memory that a session may use beside its streams' without asking, and the step in which it asks for more.
 const MEMORY_STEP: u64 = 1 << 20;
 
-/// Asks whether a session may keep so many bytes in all until it ends.
+/// Checks whether a session may keep this many bytes in total until it ends.
 pub type Allowance = Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync>;
 
-/// The allowance of a session nobody else shares the memory with.
+/// The allowance of a session with memory of its own.
 pub fn unlimited() -> Allowance {
     Box::new(|_| Ok(()))
 }
 
-/// Where to receive and how.
+/// The destination, and how to receive.
 pub struct ReceiveJob {
     /// The directory that paths are relative to.
     pub base: Arc<dyn Dir>,
@@ -64,30 +64,30 @@ pub struct ReceiveJob {
     pub job: u64,
     /// What to do with names that exist.
     pub options: ReceiveOptions,
-    /// The job's journal and what it holds; none for a dry run.
+    /// The job's journal and its content; none for a dry run.
     pub journal: Option<(Journal, Kept)>,
-    /// Links and directories that may be left for the end.
+    /// Most links and directories that are deferred to the end.
     pub max_deferred: usize,
-    /// Whether it may keep more in memory.
+    /// Memory limit of the session.
     pub memory: Allowance,
-    /// Who writes.
+    /// The account that writes.
     pub account: Account,
     /// This side's name in errors.
     pub side: String,
-    /// What paths of the store are relative to, in errors.
+    /// Prefix of the paths of the store in errors.
     pub root: String,
-    /// Takes the streams when it ended well.
+    /// Takes the streams over after a successful end.
     pub keep: Option<Arc<ReusableSession>>,
-    /// What may be written, relative to the base; the root for all.
+    /// Paths that may be written, relative to the base; the root for everything.
     pub within: Vec<RelPath>,
-    /// Who has the place, if it only passes files on.
+    /// Hooks of a forwarding buffer, if the destination is one.
     pub receive_hooks: Option<Arc<dyn ReceiveHooks>>,
-    /// Who hears of digests.
+    /// Callback for the digests of files.
     pub on_digest: Option<OnDigest>,
 }
 
-/// Files from this size on are written past the page cache: they would push everything else out of it, and the
-/// copy into it is the largest single cost of receiving (measured in docs/design/0003-direct-writes.md).
+/// Files of this size or more are written with direct I/O: through the page cache they would evict everything else,
+/// and the copy into it is the largest single cost of receiving (measured in docs/design/0003-direct-writes.md).
 const DIRECT_FROM_BYTES: u64 = 1 << 20;
 
 /// A large file under its temporary name.
@@ -96,7 +96,7 @@ pub(super) struct OpenFile {
     pub(super) temp: Vec<u8>,
     pub(super) file: Box<dyn WriteFile>,
     pub(super) ino: u64,
-    /// Where room is reserved for it.
+    /// Its reservation of disk space.
     reservation: Option<SpaceReservation>,
     direct: Option<Box<dyn WriteFile>>,
     direct_refused: AtomicBool,
@@ -116,7 +116,7 @@ impl OpenFile {
         Ok(OpenFile { dir, temp, file, ino, reservation, direct, direct_refused: AtomicBool::new(false) })
     }
 
-    /// Writes a block past the page cache where that is possible, else through it.
+    /// Writes a block with direct I/O where possible, else through the page cache.
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let aligned =
             [bytes.as_ptr() as usize, bytes.len(), offset as usize].iter().all(|n| n % DIRECT_ALIGN == 0);
@@ -145,9 +145,9 @@ struct State {
     streams_left: usize,
     source_complete: Option<bool>,
     deleted: u64,
-    /// The destination's own entry has come.
+    /// The destination's own entry has arrived.
     has_destination: bool,
-    /// Until when others wait for it.
+    /// Deadline of entries that wait for it.
     destination_by: Option<Instant>,
 }
 
@@ -174,7 +174,7 @@ pub(super) struct Session {
     room: Arc<ReservedSpace>,
 }
 
-/// Receives until everything is durable or reported, and returns what the sender says became of it.
+/// Receives until every entry is durable or reported, and returns the sender's summary.
 ///
 /// # Errors
 /// The first failure that ended the session; single entries that failed are in the summary.
@@ -194,7 +194,7 @@ pub fn receive(
         options: job.options.clone(),
         side: job.side,
         root: job.root,
-        // A boot that cannot be told from others proves nothing.
+        // An unknown boot id proves nothing.
         checks_written: kept
             .header
             .as_ref()
@@ -229,7 +229,7 @@ pub fn receive(
     });
     let journal = spawn_journal(&session)?;
     let mut threads = Vec::new();
-    // Those that run when one cannot be started are ended as if it had failed.
+    // Threads that run when another one cannot be started are ended as after a failure.
     let started = spawn_workers(&session, &job.account, streams, &mut threads);
     let ended = started.and_then(|offers| session.converse(control, offers));
     if let Err(error) = &ended {
@@ -240,7 +240,7 @@ pub fn receive(
     threads.into_iter().for_each(|thread| drop(thread.join()));
     journal.join().expect("a panic aborts the process");
     if ended.is_err() {
-        // What was whole after the journal was written last.
+        // The records of files that became whole after the last write of the journal.
         if let Err(error) = session.write_journal() {
             tracing::warn!(%error, "some of what is whole will be sent again");
         }
@@ -274,7 +274,8 @@ impl Session {
         answer
     }
 
-    /// Ends the session if it may not keep so much: what it does not know it cannot do at the end.
+    /// Ends the session if the memory limit is exceeded: entries that it cannot remember, it cannot finish at the
+    /// end.
     fn ask_for_memory(&self, kept: u64) {
         let wanted = kept.next_multiple_of(MEMORY_STEP);
         match (self.memory)(wanted) {
@@ -292,14 +293,15 @@ impl Session {
         self.wake();
     }
 
-    /// Leaves a stream for the next session, if there is one to come and this one ended well.
+    /// Hands a stream on to the next session, if reuse is wanted and this session ended well.
     fn leave(&self, stream: TlsStream) {
         if let (Some(keep), None) = (&self.keep, self.failure.first()) {
             keep.put(stream);
         }
     }
 
-    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    /// Wakes all waiters. The lock is taken first, so that a thread that checked before the end is waiting by then
+    /// (no lost wakeup).
     fn wake(&self) {
         drop(self.lock());
         self.changed.notify_all();
@@ -309,7 +311,7 @@ impl Session {
         error.under(&self.root).at(&self.side)
     }
 
-    /// An error of a temporary name is told of the name the user knows.
+    /// Replaces a temporary name in an error by the name that the user knows.
     fn name_final(&self, error: Error, path: &RelPath) -> Error {
         let (folder, name) = error.subject.rsplit_once('/').unwrap_or(("", &error.subject));
         if !is_temp_name(name.as_bytes()) {
@@ -320,8 +322,8 @@ impl Session {
         Error { subject, ..error }
     }
 
-    /// Fails if a file may not have so many bytes. Where room is counted, what it replaces goes first, and what an
-    /// earlier run left under its temporary name counts to it.
+    /// Fails if the buffer is full. Where space is accounted, the file to be replaced is removed first, and the
+    /// remains of an earlier run under the temporary name are counted as freed.
     pub(super) fn make_room(&self, place: &DestName<'_>, temp: &[u8], bytes: u64) -> Result<(), Error> {
         let Some(receive_hooks) = &self.receive_hooks else { return Ok(()) };
         let size = |name: &[u8]| match place.dir.entry(name, Detail::Basic) {
@@ -338,12 +340,12 @@ impl Session {
         receive_hooks.ask(bytes.saturating_sub(freed))
     }
 
-    /// A slot of a file came.
+    /// Reports the digest of a received slot to the hooks.
     pub(super) fn note_digest(&self, path: &RelPath, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
         self.receive_hooks.as_ref().map_or(Ok(()), |receive_hooks| receive_hooks.came(path, slot, digest))
     }
 
-    /// A file is whole under its temporary name, as `stamp` says.
+    /// Reports a file that is whole under its temporary name, with the attributes `stamp`.
     pub(super) fn note_whole(&self, dir: &dyn Dir, path: &RelPath, stamp: &Stamp, digest: &[u8; 32]) {
         dir.note_content(path.name().unwrap_or_default(), stamp, digest);
         if let Some(on_digest) = &self.on_digest {
@@ -355,7 +357,7 @@ impl Session {
         DestDirs::new(self.base.clone(), self.job, self.within.clone())
     }
 
-    /// The directory `path` lies in, made if it is missing, and its name there.
+    /// The directory that holds `path`, created if missing, and its name there.
     pub(super) fn make_place<'p>(
         &self,
         places: &mut DestDirs,
@@ -380,7 +382,7 @@ impl Session {
         }
     }
 
-    /// The destination's own entry has come, and it is unlocked.
+    /// Notes that the destination's own entry has arrived and unlocked it.
     pub(super) fn on_destination(&self) {
         self.lock().has_destination = true;
         self.changed.notify_all();
@@ -406,12 +408,14 @@ impl Session {
         self.options.existing
     }
 
-    /// Whether extents of an earlier run must be read back before they are believed: they may never have come to the disk.
+    /// Whether extents of an earlier run must be read back before they are trusted: they may never have reached the
+    /// disk.
     pub(super) fn checks_written(&self) -> bool {
         self.checks_written
     }
 
-    /// This session writes to a temporary file no more. One whose state is not known is read back by the next.
+    /// Notes the ctime of a temporary file after this session's last write. A file without this note is read back by
+    /// the next run.
     pub(super) fn note_at_rest(&self, id: EntryId, file: &dyn WriteFile) {
         if let Ok(stamp) = file.stamp() {
             self.receiver(|receiver| receiver.on_at_rest(id, stamp.ctime));
@@ -424,14 +428,14 @@ impl Session {
         }
     }
 
-    /// A file or link has its final name.
+    /// Notes that a file or link has its final name.
     pub(super) fn note_arrived(&self, path: &RelPath) {
         if self.watch.notes_names() {
             self.watch.note_arrived(vec![path.clone()]);
         }
     }
 
-    /// In a dry run: tells who watches here, where the sender's own watch is out of sight.
+    /// In a dry run: notes the file for observers on this side, which do not see the sender's progress.
     pub(super) fn note_wanted(&self, path: &RelPath) {
         if self.options.dry_run {
             self.watch.note_would_send(vec![path.clone()]);
@@ -451,7 +455,7 @@ impl Session {
             (start, receiver.continues_job())
         });
         if resuming && start == Ok(Start::Write { keep_existing: false }) {
-            // What the journal says of an older temporary file must be taken back before that file is cut.
+            // The journal's records of an older temporary file must be revoked before that file is truncated.
             self.write_journal()?;
         }
         start
@@ -461,7 +465,7 @@ impl Session {
         self.journal.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Writes the records that came up since the last call.
+    /// Appends the records that are new since the last call.
     pub(super) fn write_journal(&self) -> Result<(), Error> {
         let mut journal = self.lock_journal();
         let records = self.receiver(Receiver::take_records);
@@ -471,7 +475,7 @@ impl Session {
         }
     }
 
-    /// The file an extent belongs to, opened by whichever stream comes first.
+    /// The file of an extent, opened by the stream that comes first.
     pub(super) fn open_file(
         &self,
         places: &mut DestDirs,
@@ -488,7 +492,7 @@ impl Session {
         Ok(file)
     }
 
-    /// Room for a file, reserved where holes are not to stay holes; `here` bytes of it are on the disk.
+    /// The reservation of a file, unless its holes are to stay holes; `here` bytes of it are on the disk.
     pub(super) fn reservation(
         &self,
         entry: &Entry,
@@ -504,7 +508,7 @@ impl Session {
         }
     }
 
-    /// Gives back what is not whole of the files that did not arrive; of one with nothing whole all.
+    /// Frees the incomplete ranges of files that did not arrive; removes a file without any complete extent.
     fn free_unwritten(&self) {
         let open = std::mem::take(&mut self.lock().open);
         for (id, opening) in open {
@@ -569,7 +573,7 @@ impl Session {
         self.receiver(|receiver| receiver.on_placed(self.now(), done));
     }
 
-    /// Gives a file up: its temporary file goes, its further extents are dropped.
+    /// Gives up a file: its temporary file is removed, its further extents are discarded.
     pub(super) fn give_up(&self, id: EntryId) {
         let mut state = self.lock();
         let remove = state.receiver.on_given_up(id);
@@ -580,8 +584,8 @@ impl Session {
         }
     }
 
-    /// Reports an entry that failed, under the name of the directory above it if that takes nothing; an error only if it
-    /// ends the session.
+    /// Reports a failed entry, under the name of a parent directory if that one refuses writes; an error is returned
+    /// only if it ends the session.
     pub(super) fn on_entry_failed(&self, id: EntryId, path: &RelPath, error: Error) -> Result<(), Error> {
         let (told, error) = match closed_above(&*self.base, path, &error) {
             Some(closed) => closed,
@@ -615,7 +619,7 @@ impl Session {
         })
     }
 
-    /// Reports something that should have been removed and could not be.
+    /// Reports an entry that should have been removed and could not be.
     pub(super) fn report_kept(&self, path: &RelPath, error: Error) -> Result<(), Error> {
         let error = self.name_side(error);
         self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
@@ -643,7 +647,7 @@ impl Session {
         }
     }
 
-    /// Something was removed, or would be.
+    /// Reports an entry that was removed, or would be.
     pub(super) fn on_removed(&self, path: RelPath) -> Result<(), Error> {
         self.lock().deleted += 1;
         self.watch.note_removed(vec![path.clone()]);
@@ -654,7 +658,7 @@ impl Session {
         self.lock().deleted
     }
 
-    /// What the committer does next, waited for; `None` at the end of the session.
+    /// Waits for the committer's next action; `None` at the end of the session.
     pub(super) fn next_action(&self) -> Option<Action> {
         let mut state = self.lock();
         while !self.failure.is_over() {
@@ -667,7 +671,7 @@ impl Session {
         None
     }
 
-    /// Handles what the sender says until the end.
+    /// Handles the sender's messages until the end.
     fn converse(
         &self,
         control: &mut ControlReceiver,
@@ -691,7 +695,7 @@ impl Session {
     }
 }
 
-/// Failures that would meet every further file too.
+/// Whether an error would meet every further file too.
 pub(super) fn ends_session(code: Code) -> bool {
     use Code::*;
     matches!(
@@ -720,7 +724,7 @@ fn create(
     let reservation = match made.and_then(|()| session.reservation(&head.entry, &*file, 0)) {
         Ok(reservation) => reservation,
         Err(error) => {
-            // Nothing is in it that the journal knows.
+            // The journal has no record of its content.
             if !keep_existing {
                 let _ = place.dir.remove_file(&temp);
             }
@@ -730,7 +734,7 @@ fn create(
     OpenFile::new(place.dir, temp, file, size, reservation)
 }
 
-/// Names the file in an error of its room, from the top of the storage as all others.
+/// Names the file in an error of its reservation, from the root of the storage like all others.
 fn about(error: Error, base: &dyn Dir, path: &RelPath) -> Error {
     if !error.subject.is_empty() {
         return error;
@@ -739,7 +743,7 @@ fn about(error: Error, base: &dyn Dir, path: &RelPath) -> Error {
     Error { subject: path.to_string(), ..error }
 }
 
-/// As the account that wrote; what cannot be given back now is when the transfer is given up.
+/// Runs as the account that wrote; space that cannot be freed now is freed when the transfer is given up.
 fn free_room(session: &Arc<Session>, account: &Account) {
     if session.lock().open.is_empty() {
         return;
@@ -798,7 +802,7 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
     Ok(())
 }
 
-/// Appends to the journal every [`BEHIND`], and once more at the end.
+/// Writes the journal every [`BEHIND`], and once more at the end.
 fn spawn_journal(session: &Arc<Session>) -> Result<std::thread::JoinHandle<()>, Error> {
     let session = session.clone();
     let keep = move || {

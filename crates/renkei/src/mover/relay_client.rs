@@ -1,9 +1,9 @@
 //! The client of a relay: circuits through another PoP, or from a PoP to an agent of its site.
 //!
-//! One session with the PoP in between (the relay) asks for all circuits of a conversation at once, and is kept as long
-//! as they may be wanted. Their tickets are derived from a seed of this side, so that the first circuit is dialled while
-//! the session is still being opened: the relay holds it until it knows the ticket. An error that the relay sends later
-//! (the site cannot be reached from there) is the true reason when a circuit fails.
+//! One session with the relay requests all circuits of a connection to the site at once, and is kept as long as they
+//! may be wanted. Their tickets are derived from a seed of this side, so that the first circuit is dialled while the
+//! session is still being opened: the relay holds it until it knows the ticket. An error that the relay reports later
+//! (the site is unreachable from there) is the root cause when a circuit fails.
 
 use super::dial::{DialHints, Dialler, Session, named};
 use super::transport::{Transport, random_ticket};
@@ -18,25 +18,25 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long the relay's word is waited for after a circuit failed.
+/// How long to wait for the relay's error after a circuit failed.
 const WORD_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long after a circuit failed that had been granted.
+/// The same after a granted circuit failed.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Permission of a relay to pass circuits on to one site, or to one agent of its own site.
+/// A relay's grant of circuits to one site, or to one agent of its own site.
 pub struct RelayClient {
     relay: SiteName,
-    /// How the relay is reached.
+    /// Transport to the relay.
     by: Transport,
-    /// The storage of the agent they lead to, if they lead to one.
+    /// The storage whose agent the circuits lead to, if any.
     agent: Option<String>,
     seed: Ticket,
     next: AtomicU16,
     word: Arc<Word>,
 }
 
-/// What the relay said.
+/// State of the session with the relay, as reported by it.
 #[derive(Default)]
 struct Word {
     state: Mutex<State>,
@@ -45,15 +45,15 @@ struct Word {
 
 #[derive(Default)]
 struct State {
-    /// It lets circuits pass.
+    /// The relay has granted the circuits.
     granted: bool,
-    /// Circuits that were dialled before it did: they end when it does not.
+    /// Circuits dialled before the grant: they are shut down if it is refused.
     early: Vec<TcpStream>,
-    /// The newest reason why one did not.
+    /// The latest error of a circuit or of the session.
     error: Option<Error>,
-    /// Nobody needs the session any more.
+    /// The client was dropped, and the session is not needed any more.
     over: bool,
-    /// Ends the session, once there is one.
+    /// Shuts down the session, once it is open.
     end: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -67,7 +67,7 @@ impl Word {
         self.changed.notify_all();
     }
 
-    /// Has a circuit end when the relay turns out not to answer, or refuses: nobody else would end it for long.
+    /// Has a circuit shut down if the relay refuses or does not answer: otherwise it would hang until a timeout.
     fn ends_with_no(&self, sock: &TcpStream) -> Result<(), Error> {
         let mut state = self.lock();
         match &state.error {
@@ -80,12 +80,12 @@ impl Word {
         }
     }
 
-    /// The session failed.
+    /// Records that the session failed.
     fn say_no(&self, error: Error) {
         self.say(|state| {
             state.error = Some(error);
             for sock in state.early.drain(..) {
-                // It may have ended by itself.
+                // The circuit may be closed already.
                 let _ = sock.shutdown(Shutdown::Both);
             }
         });
@@ -103,7 +103,8 @@ impl Drop for RelayClient {
 }
 
 impl RelayClient {
-    /// Asks the PoP of `relay`, reached so, for circuits to `site`; whether it grants them shows when the first is used.
+    /// Asks the PoP of `relay`, reached by the given transport, for circuits to `site`; a refusal shows when the
+    /// first is used.
     pub(super) fn ask(
         dialler: &Dialler,
         relay: &SiteName,
@@ -120,7 +121,7 @@ impl RelayClient {
         })
     }
 
-    /// Asks the PoP of `site`, reached so, for circuits to the agent of one of its storages.
+    /// Asks the PoP of `site`, reached by the given transport, for circuits to the agent of one of its storages.
     pub(super) fn ask_for_agent(
         dialler: &Dialler,
         site: &SiteName,
@@ -149,17 +150,17 @@ impl RelayClient {
         Ok(Arc::new(relay_client))
     }
 
-    /// The site that passes them on.
+    /// The site whose PoP relays.
     pub fn relay(&self) -> &SiteName {
         &self.relay
     }
 
-    /// The storage of the agent they lead to, if they lead to one of the relay's.
+    /// The storage of the agent that the circuits lead to, if they lead to one.
     pub fn agent(&self) -> Option<&str> {
         self.agent.as_deref()
     }
 
-    /// One more circuit.
+    /// Connects one more circuit.
     pub(super) fn connect(&self) -> Result<TcpStream, Error> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         if index >= MAX_CIRCUITS {
@@ -173,7 +174,8 @@ impl RelayClient {
         Ok(sock)
     }
 
-    /// The relay's reason why a circuit failed, if it has one; waited for, because a circuit may end a moment before.
+    /// The relay's error for a failed circuit, if it reports one; waits for it, because a circuit may end a moment
+    /// earlier.
     pub(super) fn word(&self) -> Option<Error> {
         let until = Instant::now() + WORD_WITHIN;
         let mut state = self.word.lock();
@@ -181,7 +183,8 @@ impl RelayClient {
             if state.error.is_some() {
                 return state.error.clone();
             }
-            // What was granted and failed is told right after; a session that is still being opened may take longer.
+            // The failure of a granted circuit is reported right after; a session that is still being opened may take
+            // longer.
             let patience = if state.granted { SOON } else { WORD_WITHIN };
             let left = until.saturating_duration_since(Instant::now()).min(patience);
             let waited = self.word.changed.wait_timeout(state, left);

@@ -1,8 +1,8 @@
-//! Files at another site: an RPC client that opens its session anew when it is lost.
+//! Files at another site: an RPC client that reopens its session when it is lost.
 //!
-//! Callers see handles of this client's own. After a loss, files that were open for reading are opened again, and are the
-//! same version or an error; drafts are resumed as they were (`write_behind.rs`); operations that only read are repeated.
-//! An operation that changes names and was under way is an error, because it is unknown whether it was done.
+//! Callers use handles of this client's own. After a loss, files that were open for reading are reopened, and are the
+//! same version or an error; drafts are resumed (`write_behind.rs`); operations that only read are retried. An
+//! operation on names that was in flight fails, because it is unknown whether it was done.
 
 use super::dial::{DialHints, Dialler};
 use super::fresh_id;
@@ -29,47 +29,48 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Pause before a lost session is opened again; doubles up to [`MAX_PAUSE`].
+/// Backoff before a lost session is reopened; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The same while only a credential lacks: to look at a file costs little, and somebody has just typed `renkei login`.
+/// The longest backoff while only a credential is missing: reading a file costs little, and the user may just have
+/// run `renkei login`.
 const MAX_PAUSE_FOR_LOGIN: Duration = Duration::from_secs(1);
-/// Data streams at most; the site decides.
+/// Most data streams to request; the site decides.
 const MAX_STREAMS: u16 = 64;
-/// How long an end in order waits for the site to hear of it.
+/// How long an orderly end waits for the site to acknowledge it.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
-/// Operations that are asked ahead of their answers.
+/// Most operations in flight in [`RemoteFiles::ask_each`].
 const ASKED_AHEAD: usize = 1024;
 
-/// What to do when the session is lost and cannot be opened at once.
+/// Policy for a session that is lost and cannot be reopened at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenLost {
-    /// Wait until it can.
+    /// Block until it is reopened.
     Wait,
-    /// Wait so long, then fail.
+    /// Block for at most this long, then fail.
     Fail(Duration),
 }
 
-/// For what need not be the newest.
+/// For operations that may use stale data: one attempt, no waiting.
 const ONE_TRY: WhenLost = WhenLost::Fail(Duration::ZERO);
 
-/// The session and handle of what is open in none.
+/// The epoch and handle of a file that is open in no session.
 const OPEN_HERE_ALONE: (u64, Handle) = (0, 0);
 
-/// How files at another site are used.
+/// Configuration of the access to files at another site.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// See there.
+    /// See [`WhenLost`].
     pub when_lost: WhenLost,
-    /// Most bytes that are read ahead or written behind, of all files together.
+    /// Most bytes of read-ahead and write-behind, of all files together.
     pub memory: u64,
-    /// How long a peer may leave unacknowledged what it was sent.
+    /// How long a peer may leave sent data unacknowledged.
     pub silence: Duration,
-    /// How old what is told of a file may be, if it came with its content before it was opened.
+    /// Most age of attributes that were prefetched with a file's content.
     pub look_ttl: Duration,
-    /// Whether to ask for leases on what is told.
+    /// Whether to request leases on answers.
     pub leases: bool,
-    /// What of other sites' changes an open has to see.
+    /// How much of other sites' changes an open has to see.
     pub consistency: Consistency,
 }
 
@@ -90,7 +91,7 @@ impl Default for Config {
 /// A directory at a site.
 #[derive(Clone)]
 pub struct RemoteDir {
-    /// Who opens the session.
+    /// Dials the sessions.
     pub dialler: Dialler,
     /// The site.
     pub site: SiteName,
@@ -111,32 +112,32 @@ pub struct RemoteFiles {
     lease_client: Arc<LeaseClient>,
     /// Bytes read ahead or written behind.
     pub(super) held: Arc<AtomicU64>,
-    /// Buffers of what is written.
+    /// Buffers of write-behind.
     pub(super) pool: Arc<IoBufferPool>,
     /// Prefetch of the files that are likely opened next.
     prefetcher: Mutex<Prefetcher>,
-    /// By what the site knows these files over all sessions.
+    /// Identifies this client to the site across sessions.
     key: SessionKey,
-    /// The socket of the PoP of this machine, as long as it may be the site's.
+    /// The socket of this machine's PoP, as long as that may be the site's PoP.
     lender: Mutex<Option<PathBuf>>,
-    /// Who dials from the second session on, if not the first dialler.
+    /// Makes the dialler of every session after the first, if set.
     fresh: Option<FreshDialler>,
 }
 
-/// Makes a dialler that shows the credential of now.
+/// Makes a dialler with the current credential.
 pub type FreshDialler = Arc<dyn Fn() -> Result<Dialler, Error> + Send + Sync>;
 
 struct State {
     conn: Arc<RpcConnection>,
-    /// Which one it is: handles of an older one are good no more.
+    /// Number of the session: handles of an older one are invalid.
     epoch: u64,
-    /// Whether somebody opens the next.
+    /// Whether a thread is reopening the session.
     opening: bool,
     lost_since: Option<Instant>,
-    /// Why the last try failed, and whether it was said that calls wait.
+    /// The error of the last attempt, and whether it was logged that calls wait.
     failed: Option<Error>,
     told: bool,
-    /// When somebody began to open the next.
+    /// When the last attempt to reopen began.
     tried: Option<Instant>,
     pause: Duration,
 }
@@ -156,20 +157,20 @@ impl State {
     }
 }
 
-/// What is open.
+/// An open file, directory or draft.
 pub(super) struct Open {
-    /// As it is named now, as far as is known here.
+    /// The current path, as far as known here.
     pub(super) path: Mutex<RelPath>,
-    /// Its handle there, and in which session.
+    /// The epoch of the session in which it was opened, and the handle there.
     far: Mutex<(u64, Handle)>,
     pub(super) kind: Opened,
 }
 
 pub(super) enum Opened {
     File(ReadAhead),
-    /// A file that is open here alone.
+    /// A file served from prefetched content, not open at the site.
     Prefetched(PrefetchedFile),
-    /// What of its list has come.
+    /// The items of the listing received so far.
     Dir(Mutex<Vec<Item>>),
     Draft {
         draft: Mutex<Draft>,
@@ -207,7 +208,7 @@ impl RemoteFiles {
     /// Opens the first session.
     ///
     /// # Errors
-    /// As [`Dialler::connect`], and what the site says.
+    /// As [`Dialler::connect`], and the errors of the site.
     pub fn open(far: RemoteDir, config: Config) -> Result<Self, Error> {
         let (key, lease_client) = (fresh_id()?, Arc::new(LeaseClient::new(fresh_id()?)));
         let conn = far.open(key, &config, &lease_client)?;
@@ -229,45 +230,45 @@ impl RemoteFiles {
         })
     }
 
-    /// Has the dialler made anew for each further session: who logged in meanwhile is shown to the site. Whoever waits for a
-    /// lost session then waits for a credential, too.
+    /// Has a new dialler made for each further session, so that the credential of a login in the meantime is used.
+    /// Calls that wait for a lost session then wait for a credential, too.
     pub fn with_fresh_dialler(mut self, fresh: FreshDialler) -> Self {
         self.fresh = Some(fresh);
         self
     }
 
-    /// Lets files be read directly whose site is this machine, if the PoP behind this socket says so.
+    /// Allows direct reads of files whose site is this machine, if the PoP behind this socket agrees.
     pub fn with_lender(self, socket: PathBuf) -> Self {
         *lock(&self.lender) = Some(socket);
         self
     }
 
-    /// Data streams of the session.
+    /// Number of data streams of the session.
     pub fn streams(&self) -> usize {
         lock(&self.state).conn.streams()
     }
 
-    /// Whether the session is lost and not opened again yet.
+    /// Whether the session is lost and not reopened yet.
     pub fn is_lost(&self) -> bool {
         lock(&self.state).conn.lost().is_some()
     }
 
-    /// How many files were on their way when they were opened.
+    /// Number of files that had been prefetched when they were opened.
     pub fn foreseen(&self) -> u64 {
         lock(&self.prefetcher).foreseen()
     }
 
-    /// The round of the locks at the site; 0 while it is not known.
+    /// The epoch of the locks at the site; 0 while unknown.
     pub fn lock_round(&self) -> u64 {
         self.lease_client.lock_round()
     }
 
-    /// Most that may be held by all files together.
+    /// Memory limit of all files together.
     pub(super) fn memory(&self) -> u64 {
         self.config.memory
     }
 
-    /// Says that an open file will be read from its beginning to its end, so that it need not be found out.
+    /// Hints that an open file will be read sequentially from start to end, so that this need not be detected.
     pub fn expect_order(&self, handle: Handle) -> Result<(), Error> {
         let (_, conn) = self.conn()?;
         if let Opened::File(ahead) = &self.find(handle)?.kind {
@@ -276,10 +277,10 @@ impl RemoteFiles {
         Ok(())
     }
 
-    /// Asks many things, many ahead of their answers, which come in order. Only what needs no handle may be asked so.
+    /// Pipelines many operations; the answers come in order. Only operations without a handle may be sent so.
     ///
     /// # Errors
-    /// That the connection was lost, or what `on_answer` returns.
+    /// A lost connection, or the error of `on_answer`.
     pub fn ask_each(
         &self,
         ops: impl IntoIterator<Item = Op>,
@@ -298,7 +299,7 @@ impl RemoteFiles {
         waiting.into_iter().try_for_each(|pending| on_answer(told(pending.take()?.answer)))
     }
 
-    /// The session, opened anew if it was lost.
+    /// The session, reopened if it was lost.
     fn conn(&self) -> Result<(u64, Arc<RpcConnection>), Error> {
         self.conn_or(self.config.when_lost)
     }
@@ -308,7 +309,7 @@ impl RemoteFiles {
         loop {
             let Some(lost) = state.conn.lost() else { return Ok((state.epoch, state.conn.clone())) };
             let since = *state.lost_since.get_or_insert_with(Instant::now);
-            // Who does not wait tries again too, but not with each call.
+            // Calls that do not wait retry too, but not more often than the backoff allows.
             let is_early = state.tried.is_some_and(|tried| tried.elapsed() < state.pause);
             if when_lost == ONE_TRY && (is_early || state.opening) {
                 return Err(state.failed.clone().unwrap_or(lost));
@@ -336,10 +337,10 @@ impl RemoteFiles {
         far.open(self.key, &self.config, &self.lease_client)
     }
 
-    /// Takes a new session, or waits before the next try.
+    /// Installs a new session, or backs off before the next attempt.
     ///
     /// # Errors
-    /// What no waiting mends.
+    /// Permanent errors, and any error once the time limit has passed.
     fn take_over(
         &self,
         opened: Result<Arc<RpcConnection>, Error>,
@@ -377,7 +378,7 @@ impl RemoteFiles {
         if is_final { Err(failed) } else { Ok(state) }
     }
 
-    /// Does something with the session, again with the next one if it is lost meanwhile and that is harmless.
+    /// Runs `work` with the session; again with the next one if the session is lost and `repeats` (idempotent).
     pub(super) fn with_conn<T>(
         &self,
         repeats: bool,
@@ -393,7 +394,7 @@ impl RemoteFiles {
         }
     }
 
-    /// A PoP that does not know the session is not asked again.
+    /// Stops asking a PoP that does not know the session.
     fn on_refusal(&self, error: &Error) {
         tracing::debug!(%error, "nothing is lent");
         if error.code != Code::Unsupported {
@@ -411,7 +412,7 @@ impl RemoteFiles {
         handle
     }
 
-    /// Tells the site that drafts will not be taken up, and waits a moment for it to hear.
+    /// Closes the drafts at the site, which then does not keep them, and waits briefly for the acknowledgement.
     fn give_up_drafts(&self) {
         let conn = lock(&self.state).conn.clone();
         let open = std::mem::take(&mut *lock(&self.open));
@@ -423,7 +424,7 @@ impl RemoteFiles {
         }
     }
 
-    /// What is open below a path that was renamed has another by now.
+    /// Updates the paths of open files below a renamed path.
     fn follow(&self, from: &RelPath, to: &RelPath) {
         for open in lock(&self.open).values() {
             let mut path = lock(&open.path);
@@ -433,7 +434,7 @@ impl RemoteFiles {
         }
     }
 
-    /// Opens what `op` says, and keeps it.
+    /// Performs an opening `op`, and registers the result.
     fn begin(&self, op: &Op) -> Result<Answer, Error> {
         let repeats = !matches!(op, Op::Draft { start: Start::New, .. });
         let (epoch, handle, item, held) = self.with_conn(repeats, |epoch, conn| {
@@ -460,10 +461,10 @@ impl RemoteFiles {
         Ok(Answer::Opened { handle: self.keep(open), item }.joined(held))
     }
 
-    /// The handle of the session of now; what an older one had open is opened again.
+    /// The handle in the current session; reopens a handle of an older one.
     ///
     /// # Errors
-    /// The outer one is that the connection was lost.
+    /// The outer one: the connection was lost.
     pub(super) fn far_handle(
         &self,
         open: &Open,
@@ -503,7 +504,7 @@ impl RemoteFiles {
         Ok(Ok(handle))
     }
 
-    /// Asks something about what is open.
+    /// Sends an operation on an open handle.
     fn ask_open(&self, open: &Open, repeats: bool, op: impl Fn(Handle) -> Op) -> Result<Answer, Error> {
         self.with_conn(repeats, |epoch, conn| match self.far_handle(open, epoch, conn)? {
             Ok(handle) => Ok(told(conn.ask(&op(handle), None)?.answer)),
@@ -511,7 +512,7 @@ impl RemoteFiles {
         })
     }
 
-    /// Reads one piece as it is asked for.
+    /// Reads exactly the requested range, without read-ahead.
     fn read_one(&self, open: &Open, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
         let bytes = buf.len() as u32;
         let replied = self.with_conn(true, |epoch, conn| match self.far_handle(open, epoch, conn)? {
@@ -535,7 +536,7 @@ impl RemoteFiles {
         let (handle, conn) = read?;
         let count = match ahead.read(self, &conn, handle, offset, buf) {
             Some(count) => count,
-            // Nothing to do with a file that is read in order; or the connection was lost, and what was ahead with it.
+            // Not a sequential read; or the connection was lost, and the read-ahead with it.
             None => self.read_one(open, offset, buf)?,
         };
         if ahead.ends_at(offset + count as u64) {
@@ -597,7 +598,7 @@ impl RemoteFiles {
         let answer = self.ask_open(&open, false, Op::ReadDir)?;
         if let (Answer::Items { items, more }, Opened::Dir(seen)) = (answer.plain(), &open.kind) {
             let mut seen = lock(seen);
-            // One item too many tells that it is not all.
+            // One item above the limit marks the listing as truncated.
             if seen.len() <= MAX_NAMES {
                 seen.extend_from_slice(items);
             }
@@ -627,7 +628,7 @@ impl RemoteFiles {
         let conn = (state.epoch == epoch).then(|| state.conn.clone());
         drop(state);
         if let Some(conn) = conn {
-            // What it answers changes nothing.
+            // The answer is ignored.
             conn.begin(&Op::Close(far), None);
         }
         failed.map_or(Ok(Answer::Done), Err)
@@ -655,7 +656,7 @@ impl Files for RemoteFiles {
             changed.extend(self.find(handle).ok().map(|open| lock(&open.path).clone()));
         }
         let done = self.operate_now(op, content);
-        // Also if it failed: some of it may be done.
+        // Also after an error: the operation may have taken effect in part.
         changed.iter().for_each(|path| lock(&self.prefetcher).forget(self, path));
         done
     }
@@ -725,17 +726,17 @@ impl WhenLost {
     }
 }
 
-/// Whether a failure may pass by itself.
+/// Whether an error is transient.
 pub(super) fn is_passing(error: &Error) -> bool {
     error.retry() == Retry::Later && matches!(error.kind(), Kind::Unavailable | Kind::Limit)
 }
 
-/// Whether the next login, or the next renewal, mends it.
+/// Whether a login, or the next renewal of the credential, resolves the error.
 fn lacks_credential(error: &Error) -> bool {
     matches!(error.code, Code::CertificateExpired | Code::CertificateNotYetValid | Code::NotLoggedIn)
 }
 
-/// Logs what is waited for, aloud once.
+/// Logs the error that calls wait for; the first time as a warning.
 fn note_wait(failed: &Error, is_first: bool) {
     if !is_first {
         return tracing::debug!(error = %failed, "file session not opened; trying again");
@@ -745,7 +746,7 @@ fn note_wait(failed: &Error, is_first: bool) {
     tracing::warn!(code = %waits.code, error = %waits, remedy = renkei_core::remedy::of(waits), "calls wait");
 }
 
-/// Does something again until it works, or fails as no waiting mends.
+/// Retries `work` with backoff until it succeeds, fails permanently, or the time limit has passed.
 ///
 /// # Errors
 /// As `work`.
@@ -766,7 +767,7 @@ pub fn until_it_passes<T>(when_lost: WhenLost, work: impl Fn() -> Result<T, Erro
     }
 }
 
-/// An answer, or the failure it tells.
+/// The answer, or the error it carries.
 pub(super) fn told(answer: Answer) -> Result<Answer, Error> {
     match answer {
         Answer::Failed(error) => Err(error),
@@ -781,7 +782,7 @@ fn surprise(answer: &Answer) -> Error {
 
 pub(super) fn stamp_of(item: &Item) -> Stamp {
     match item.entry.kind {
-        // What changes without the content does not make it another version.
+        // A change of ctime alone does not make another version.
         EntryKind::File { stamp, .. } => Stamp { ctime: Default::default(), ..stamp },
         _ => Stamp::default(),
     }

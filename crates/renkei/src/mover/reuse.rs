@@ -1,8 +1,8 @@
-//! Reuse of a session by the next one between the same two daemons: its data streams, open and in step, and the state of
-//! the congestion controller.
+//! Reuse of a session by the next one between the same two daemons: its data streams, open and in sync, and the state
+//! of the congestion controller.
 //!
-//! Streams are reused only after a session that ended well. At both ends nothing of it is under way on them then: the
-//! sender has sent the end of each, the receiver has read it.
+//! Streams are reused only after a session that ended well. Neither end then has data in flight on them: the sender
+//! has sent the end marker of each, the receiver has read it.
 
 use crate::net::tls::TlsStream;
 use renkei_core::link::controller::Controller;
@@ -20,7 +20,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReusableSession {
-    /// With the congestion controller of an earlier session.
+    /// Begins with the congestion controller of an earlier session.
     pub fn holding(controller: Option<Controller>) -> Self {
         ReusableSession { streams: Mutex::default(), controller: Mutex::new(controller) }
     }
@@ -33,12 +33,12 @@ impl ReusableSession {
         *lock(&self.controller) = Some(controller);
     }
 
-    /// Takes the streams.
+    /// Takes the streams out.
     pub fn take(&self) -> Vec<TlsStream> {
         std::mem::take(&mut lock(&self.streams))
     }
 
-    /// Takes what is known of the path.
+    /// Takes the congestion controller out.
     pub fn take_controller(&self) -> Option<Controller> {
         lock(&self.controller).take()
     }

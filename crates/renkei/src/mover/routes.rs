@@ -1,7 +1,7 @@
-//! Tries the ways to a site one after the other, best first, and remembers what failed.
+//! Tries the routes to a site in order of preference, and caches the failures.
 //!
-//! Which ways there are, [`renkei_core::route`] decides from the cards, the lines that are up and the administrator's
-//! rules. A way whose network fails leads to the next one; a site that answers and refuses is the end.
+//! [`renkei_core::route`] plans the routes from the cards, the reverse connections that are up and the
+//! administrator's rules. After a network failure the next route is tried; a refusal by the site itself is final.
 
 use super::dial::{DialHints, Dialler, Session, is_network};
 use super::relay_client::RelayClient;
@@ -23,7 +23,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a host may take to answer where it is only asked whether it does.
+/// Timeout of the answer of a host in a test of routes.
 const TEST_WITHIN: Duration = Duration::from_secs(3);
 
 /// The cache of failures and successes of connections to sites, shared by all diallers of a process.
@@ -36,41 +36,41 @@ pub struct ReachabilityCache {
     clocks: Arc<Mutex<BTreeMap<SiteName, Clock>>>,
 }
 
-/// The clock of another site's PoP.
+/// The clock of another site's PoP, as read from its greeting.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// By how much it is ahead of ours; negative where it is behind.
+    /// Offset from the local clock; negative if the PoP's is behind.
     pub ahead_ms: i64,
-    /// When it was read.
+    /// When the clock was read.
     pub read: Instant,
 }
 
-/// A site that was not reached by any way, the last time somebody tried.
+/// A site that no route reached in the latest attempt.
 #[derive(Clone, Debug)]
 pub struct Unreached {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// When.
+    /// Time of the attempt.
     pub tried: Instant,
 }
 
 impl ReachabilityCache {
-    /// The sites that were not reached, the last time somebody tried.
+    /// The sites that were not reached in the latest attempt.
     pub fn unreached(&self) -> BTreeMap<SiteName, Unreached> {
         lock(&self.unreached).clone()
     }
 
-    /// When somebody reached a site the last time, if anybody did.
+    /// When a site was last reached by this process, if ever.
     pub fn reached(&self, site: &SiteName) -> Option<Instant> {
         lock(&self.reached).get(site).copied()
     }
 
-    /// The clocks of other sites, as they were read last.
+    /// The latest readings of other sites' clocks.
     pub fn clocks(&self) -> BTreeMap<SiteName, Clock> {
         lock(&self.clocks).clone()
     }
 
-    /// Notes what the clock of a site's PoP shows now.
+    /// Records a reading of the clock of a site's PoP.
     pub fn note_clock(&self, site: &SiteName, now_unix_ms: u64) {
         let ahead_ms = now_unix_ms.cast_signed().saturating_sub(unix_ms(SystemTime::now()).cast_signed());
         lock(&self.clocks).insert(site.clone(), Clock { ahead_ms, read: Instant::now() });
@@ -89,31 +89,31 @@ impl Default for ReachabilityCache {
     }
 }
 
-/// What a dialler knows of routes beside the cards.
+/// The knowledge of routes that a dialler has beside the cards.
 #[derive(Clone)]
 pub struct RouteContext {
-    /// The site whose PoP dials, if one does.
+    /// The site whose PoP is dialling, if a PoP is.
     pub here: Option<SiteName>,
-    /// The site of the user or agent who dials, if one does.
+    /// The site of the dialling user or agent, if one is.
     pub home: Option<SiteName>,
-    /// The lines that lead here.
+    /// The reverse connections of sites to this PoP.
     pub reverse_registry: Option<Arc<ReverseRegistry>>,
-    /// The administrator's word on some sites.
+    /// The administrator's rules for some sites.
     pub rules: BTreeMap<SiteName, Rule>,
-    /// What failed.
+    /// Cached failures and successes.
     pub memory: ReachabilityCache,
-    /// Through how many PoPs a way may lead.
+    /// Most relays that a route may lead through.
     pub further: u8,
-    /// What is asked of an address, if connections to it are for others.
+    /// Checks of target addresses, if the connections are relayed for others.
     pub targets: Option<Targets>,
-    /// Who hears what is tried when that takes long.
+    /// Callback that reports slow attempts.
     pub tell: Option<Tell>,
-    /// What is tried now, for who looks.
+    /// The current attempt, to be polled.
     pub trying: CurrentAttempt,
 }
 
 impl RouteContext {
-    /// What a principal knows by itself.
+    /// The context that follows from a principal alone.
     pub fn of(principal: &Principal) -> Self {
         let site = Some(principal.site().clone());
         let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
@@ -148,14 +148,15 @@ impl RouteContext {
     }
 }
 
-/// Why one way did not lead to the site.
+/// Failure of one route.
 struct Missed {
     error: Error,
-    /// The site itself said so, or a request went out that works once: no other way helps.
+    /// No other route is tried: the site itself refused, or a request that works only once was sent.
     last: bool,
 }
 
-/// The ways from a PoP or an agent to another site, as far as cards tell: a line to a PoP is up if the card says so.
+/// The routes from a PoP or an agent to another site, as far as cards tell: a reverse connection counts as up if the
+/// card lists the PoP.
 pub fn plan_of(
     from: &Principal,
     to: &SiteName,
@@ -169,7 +170,7 @@ pub fn plan_of(
 }
 
 impl Dialler {
-    /// The ways to a site, best first.
+    /// The routes to a site, best first.
     ///
     /// # Errors
     /// `SiteUnknown`.
@@ -182,7 +183,7 @@ impl Dialler {
         plan(site, self.trust(), &self.ways, has_line)
     }
 
-    /// Opens a session as [`Dialler::connect`] does, and does what will be needed beside the greeting.
+    /// Opens a session like [`Dialler::connect`], with hints on what to do beside the greeting.
     pub fn connect_ahead(&self, site: &SiteName, ahead: &DialHints) -> Result<Session, Error> {
         self.by_any_way(site, |reach| {
             let mut used = false;
@@ -191,7 +192,7 @@ impl Dialler {
         })
     }
 
-    /// A connection to a site on which nothing was said yet, and how it was got; TLS is somebody else's.
+    /// A raw connection to a site, and its transport; TLS is the caller's.
     pub fn circuit(&self, site: &SiteName) -> Result<(TcpStream, Transport), Error> {
         self.by_any_way(site, |reach| {
             let sock = reach.connect(site).map_err(|error| Missed { error, last: false })?;
@@ -199,7 +200,7 @@ impl Dialler {
         })
     }
 
-    /// The way to a site, whose card need not be known, through the PoP of `relay`.
+    /// The transport to a site through the PoP of `relay`; the site's card need not be known.
     pub fn reach_through(&self, relay: &SiteName, site: &SiteName) -> Result<Transport, Error> {
         let first = self.trust().endpoints(relay)?.first().map(|endpoint| resolve(endpoint)).transpose()?;
         let address = first.and_then(|addresses| addresses.first().copied());
@@ -208,7 +209,7 @@ impl Dialler {
         self.relay_client(relay, address.ok_or_else(none)?, site).map_err(|missed| missed.error)
     }
 
-    /// Opens a session with the agent of a storage, through the PoP of its site, which was reached so.
+    /// Opens a session with the agent of a storage, through the PoP of its site, which is reached by `by`.
     pub fn connect_to_agent(
         &self,
         site: &SiteName,
@@ -263,7 +264,7 @@ impl Dialler {
         Err(error)
     }
 
-    /// How a site is tried, for whoever waits.
+    /// Describes an attempt, for messages.
     fn attempt_text(&self, site: &SiteName, way: &Way, within: Duration) -> String {
         let at = |site: &SiteName| self.trust().endpoints(site).map(|all| all.join(", ")).unwrap_or_default();
         let how = match way {
@@ -274,7 +275,7 @@ impl Dialler {
         format!("{how}, for {} s at most", within.as_secs())
     }
 
-    /// Tries each way that may be taken to a site, and says how that went.
+    /// Tests each permitted route to a site, and returns the outcomes.
     ///
     /// # Errors
     /// `SiteUnknown`.
@@ -329,7 +330,7 @@ impl Dialler {
         relay_client.map(Transport::Through).map_err(|error| Missed { error, last: false })
     }
 
-    /// Tries all addresses of a site, as long as it is the network that fails.
+    /// Tries all addresses of a site, as long as the failures are of the network.
     fn by_addresses<T>(
         &self,
         site: &SiteName,
@@ -397,12 +398,12 @@ fn plan(site: &SiteName, trust: &Trust, ways: &RouteContext, has_line: bool) -> 
     }))
 }
 
-/// What is said to who waits.
+/// The report of a slow attempt.
 fn no_answer_yet(site: &SiteName, how: &str) -> String {
     format!("{site} does not answer yet; trying it {how}")
 }
 
-/// The relay may know better why a connection failed that should have been passed on.
+/// Prefers the relay's error for a connection that it failed to pass on.
 fn explained(reach: &Transport, missed: Missed) -> Missed {
     let silent =
         is_network(missed.error.code) || matches!(missed.error.code, Code::NotRenkei | Code::TlsFailed);
@@ -412,13 +413,13 @@ fn explained(reach: &Transport, missed: Missed) -> Missed {
     }
 }
 
-/// The error when no way worked: that of the nearest way, with what the others gave.
+/// The error when no route worked: that of the nearest route, with the differing errors of the others.
 fn no_way(site: &SiteName, steps: &[Step], mut failures: Vec<(Way, Error)>, is_called: bool) -> Error {
     let new = |code, cause: String| Error::new(code, "connect", site, cause).at("client");
     failures.sort_by_key(|(way, _)| matches!(way, Way::Through(_)));
     match &failures[..] {
         [(_, nearest), others @ ..] => {
-            // That it is the same from elsewhere says nothing new.
+            // Others that failed alike add nothing.
             let others = others.iter().filter(|(_, other)| other.code != nearest.code);
             let others = others.map(|(way, error)| format!("{way}: {error}"));
             let causes: Vec<String> = std::iter::once(nearest.cause.clone()).chain(others).collect();

@@ -1,11 +1,13 @@
-//! The pipelined RPC client of a file session: data streams on which operations go out and answers come in, in the same
-//! order.
+//! The pipelined RPC client of a file session: data streams on which operations go out and answers come in, in the
+//! same order.
 //!
-//! Any number of callers have operations in flight. Each stream has a thread that sends and one that receives. An operation
-//! goes to the stream with the fewest bytes in flight; where there are several, the first is left to small operations,
-//! so that they never wait behind bulk data. A small operation is sent by the calling thread, if the stream is free.
+//! Any number of callers have operations in flight. Each stream has a thread that sends and one that receives. An
+//! operation goes to the stream with the fewest bytes in flight; where there are several, the first is reserved for
+//! small operations, so that they never wait behind bulk data. A small operation is sent by the calling thread, if
+//! the stream is idle.
 //!
-//! When a stream or the control stream fails, the connection is lost: every operation in flight fails with the same error.
+//! When a stream or the control stream fails, the connection is lost: every operation in flight fails with the same
+//! error.
 
 use super::lease_client::LeaseClient;
 use super::pacer::Pacer;
@@ -26,23 +28,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// From so many streams on the first one is for small operations alone.
+/// From this number of streams on, the first is reserved for small operations.
 const ENOUGH_STREAMS: usize = 4;
-/// What moves more than this is bulk data.
+/// Operations of more bytes are bulk data.
 const SMALL_BYTES: u64 = 128 << 10;
-/// What weighs so much does not go where small operations have a stream for themselves.
+/// A weight that keeps operations off the stream reserved for small ones.
 pub(super) const BULK_BYTES: u64 = SMALL_BYTES + 1;
-/// As much is under way before what is sent goes over another stream.
+/// Bytes in flight per stream before sent data is spread over another one.
 const BYTES_FOR_A_STREAM: u64 = 4 << 20;
-/// What an operation weighs that moves nothing.
+/// Weight of an operation without content.
 const PLAIN_BYTES: u64 = 512;
-/// What listing a part of a directory may bring.
+/// Estimated answer to a directory listing.
 const LISTING_BYTES: u64 = 64 << 10;
-/// How often a stream without operations shows that it is in use, to whoever passes it on.
+/// Keep-alive interval of an idle stream, so that relays do not take it for dead.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(30);
-/// Buffers that are kept for what comes next.
+/// Most free buffers in the pool.
 const KEPT_BUFFERS: usize = 64;
-/// The shortest time over which a rate is measured.
+/// Shortest interval over which a rate is measured.
 const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,12 +71,12 @@ impl IoBufferPool {
 }
 
 impl IoBuffer {
-    /// What it holds.
+    /// The content.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Adds as much as there is room for; tells how much that was.
+    /// Appends as much as there is room for; returns the number of bytes.
     pub(super) fn add(&mut self, more: &[u8]) -> usize {
         let count = more.len().min(MAX_IO_BYTES as usize - self.len);
         self.bytes[self.len..self.len + count].copy_from_slice(&more[..count]);
@@ -96,16 +98,16 @@ impl Drop for IoBuffer {
     }
 }
 
-/// An answer, and what was read.
+/// An answer, and the data that was read.
 pub(super) struct RpcReply {
     pub(super) answer: Answer,
     pub(super) data: Option<IoBuffer>,
-    /// When it came.
+    /// When it arrived.
     pub(super) at: Instant,
 }
 
 impl RpcReply {
-    /// The content that came with it.
+    /// The data that was read.
     pub(super) fn bytes(&self) -> &[u8] {
         self.data.as_ref().map_or(&[], IoBuffer::bytes)
     }
@@ -129,14 +131,14 @@ impl PendingReply {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// What the connection was lost with; that the operation failed is an answer.
+    /// The error the connection was lost with; a failed operation is an answer.
     pub(super) fn wait(&self) -> Result<Arc<RpcReply>, Error> {
         let waited = self.0.done.wait_while(lock(&self.0.outcome), |outcome| outcome.is_none());
         let outcome = waited.expect("no thread panics while it holds the lock");
         outcome.clone().expect("it was waited for")
     }
 
-    /// The answer, if it is there.
+    /// The answer, if it has arrived.
     pub(super) fn replied(&self) -> Option<Arc<RpcReply>> {
         lock(&self.0.outcome).as_ref().and_then(|outcome| outcome.clone().ok())
     }
@@ -150,7 +152,7 @@ impl PendingReply {
         lock(&self.0.outcome).is_some()
     }
 
-    /// Waits for the answer, which nobody else waits for.
+    /// Waits for the answer; no clone of this may wait for it too.
     pub(super) fn take(self) -> Result<RpcReply, Error> {
         let replied = self.wait()?;
         drop(lock(&self.0.outcome).take());
@@ -163,10 +165,10 @@ impl PendingReply {
     }
 }
 
-/// What is to be sent.
+/// An operation to send.
 struct Job {
     frame: Vec<u8>,
-    /// Shared with who may have to send it again.
+    /// Shared with the write-behind, which may have to resend it.
     content: Option<Arc<IoBuffer>>,
     pending: PendingReply,
 }
@@ -177,17 +179,17 @@ struct RpcStream {
     writer: Mutex<TlsWriter>,
     queue: Mutex<VecDeque<Job>>,
     queued: Condvar,
-    /// Sent and not answered.
+    /// Operations that are sent and not answered.
     waiting: Mutex<VecDeque<PendingReply>>,
-    /// Bytes of what is queued or waits.
+    /// Sum of the weights of queued and waiting operations.
     weight: AtomicU64,
 }
 
-/// How much moved lately.
+/// Measurement of the throughput.
 struct Rate {
     since: Instant,
     bytes: u64,
-    /// Bytes per second of the best rounds; falls slowly.
+    /// Bytes per second of the best rounds; decays slowly.
     best: f64,
 }
 
@@ -204,7 +206,7 @@ pub(super) struct RpcConnection {
 }
 
 impl RpcConnection {
-    /// Takes the streams of a session into use; `writes` if much may be sent.
+    /// Starts the threads of a session's streams; `writes` if bulk data may be sent.
     pub(super) fn start(
         control: ControlReceiver,
         streams: Vec<TlsStream>,
@@ -283,7 +285,7 @@ impl RpcConnection {
         })
     }
 
-    /// Asks for terms again and again, as long as there are any to be had.
+    /// Renews the lease periodically, unless the site grants none.
     fn keep_terms(&self, lease_client: &LeaseClient) -> Result<(), Error> {
         let mut lost = lock(&self.lost);
         while lost.is_none() && lease_client.is_leasing() != Some(false) {
@@ -310,7 +312,7 @@ impl RpcConnection {
         spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", name, error))
     }
 
-    /// Ends the connection; everything in flight fails. The first error is what is told.
+    /// Ends the connection; all operations in flight fail with the first error.
     pub(super) fn fail(&self, error: Error) {
         let first = lock(&self.lost).get_or_insert(error).clone();
         self.is_lost.store(true, Ordering::SeqCst);
@@ -331,27 +333,27 @@ impl RpcConnection {
         });
     }
 
-    /// What the connection was lost with, if it was.
+    /// The error the connection was lost with, if it was.
     pub(super) fn lost(&self) -> Option<Error> {
         if self.is_lost.load(Ordering::SeqCst) { lock(&self.lost).clone() } else { None }
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     pub(super) fn streams(&self) -> usize {
         self.rpc_streams.len()
     }
 
-    /// Bytes per second that moved lately.
+    /// Recent throughput in bytes per second.
     pub(super) fn rate(&self) -> f64 {
         lock(&self.rate).best
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends an operation, and waits for the answer.
     pub(super) fn ask(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> Result<RpcReply, Error> {
         self.begin(op, content).take()
     }
 
-    /// Asks, and leaves.
+    /// Sends an operation without waiting.
     pub(super) fn begin(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> PendingReply {
         let content_bytes = content.as_ref().map_or(0, |buffer| buffer.len);
         self.begin_on(self.stream_for(weight_of(op, content_bytes), content_bytes > 0), op, content)
@@ -371,14 +373,14 @@ impl RpcConnection {
                 rpc_stream.queued.notify_one();
             }
         }
-        // The thread that ended the connection may have looked before this was there.
+        // The thread that failed the connection may have drained the queue before this job was in it.
         if let Some(error) = self.lost() {
             self.drain(rpc_stream, &error);
         }
         pending
     }
 
-    /// Asks for things one right behind the other, on a stream for so much, and leaves.
+    /// Sends operations back to back on one stream chosen by `weight`, without waiting.
     pub(super) fn begin_all<const N: usize>(
         &self,
         weight: u64,
@@ -388,9 +390,10 @@ impl RpcConnection {
         ops.map(|(op, content)| self.begin_on(rpc_stream, op, content))
     }
 
-    /// The stream with the least under way, of those for operations of such a weight; what is `sent` goes over no more streams
-    /// than so much needs. For each of them may have learnt that the path is its own: several that send a short file at the
-    /// same time send more than it carries, and what is lost at the end of a file is noticed late.
+    /// The stream with the fewest bytes in flight, of those for operations of this weight. Sent data is spread over
+    /// no more streams than its volume needs: each stream's congestion window may have grown to the whole path, so
+    /// several that send short files at once exceed the path's capacity, and losses at the end of a file are detected
+    /// late.
     fn stream_for(&self, weight: u64, sent: bool) -> &RpcStream {
         let reserved = usize::from(self.rpc_streams.len() >= ENOUGH_STREAMS && weight > SMALL_BYTES);
         let mut rpc_streams = &self.rpc_streams[reserved..];
@@ -406,7 +409,7 @@ impl RpcConnection {
             .expect("a session has a stream")
     }
 
-    /// Sends a small operation from here, if nothing is before it; else gives it back.
+    /// Sends a small operation from the calling thread, if the stream is idle; else returns the job.
     fn send_at_once(&self, rpc_stream: &RpcStream, job: Job) -> Result<Result<(), Error>, Job> {
         if job.content.is_some() {
             return Err(job);
@@ -427,7 +430,7 @@ impl RpcConnection {
                 });
             let is_idle = queue.expect("no thread panics while it holds the lock").0.is_empty();
             let mut writer = lock(&rpc_stream.writer);
-            // Taken with the writer in hand: what is asked later is sent later.
+            // Dequeued with the writer locked, so that jobs are sent in the order of the queue.
             let job = lock(&rpc_stream.queue).pop_front();
             match job {
                 Some(job) => {
@@ -514,7 +517,7 @@ impl RpcConnection {
         Ok(RpcReply { answer, data: Some(buffer), at: Instant::now() })
     }
 
-    /// Counts bytes that came or went, and measures the rate once a round trip.
+    /// Counts transferred bytes, and measures the throughput once a round trip.
     fn count(&self, bytes: u64) {
         let mut rate = lock(&self.rate);
         rate.bytes += bytes;
@@ -526,8 +529,8 @@ impl RpcConnection {
         }
     }
 
-    /// Ends it in order; what is under way fails. The site hears that every lease is given back, and hangs up, for
-    /// which is waited so long.
+    /// Ends the connection in order; operations in flight fail. The site is told that all leases are given back, and
+    /// closes the connection, for which this waits at most `patience`.
     pub(super) fn close(&self, patience: Duration) {
         let _ = self.control.send(&Control::Settled(u64::MAX));
         let hung_up = self.ended.wait_timeout_while(lock(&self.lost), patience, |lost| lost.is_none());

@@ -1,9 +1,9 @@
 //! Detection of a copy of a directory onto or into itself, whatever names its two ends have.
 //!
-//! Two storages may have one folder, and links lead from one name to another, so names prove nothing. The receiver sends
-//! the directories its base is in, down from the root of its machine, as digests of boot, device and inode; the sender
-//! looks for its sources among them before anything is sent. Ends on two machines never agree; a file system that both have
-//! mounted is not noticed.
+//! Two storages may share a folder, and links lead from one name to another, so names prove nothing. The receiver
+//! sends the ancestors of its base, from the base up to the root of its machine, as digests of boot, device and
+//! inode; the sender looks for its sources among them before anything is sent. Ends on two machines never agree; a
+//! file system that both have mounted is not detected.
 
 use super::journal::boot_id;
 use super::walk::Root;
@@ -13,20 +13,20 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Onto;
 
-/// What a directory is called in messages.
+/// Identifier of a directory in messages.
 type Id = [u8; 16];
 
-/// What a receiver tells of its base; nothing where a boot cannot be told from others.
+/// The lineage of a receiver's base; nothing where the boot id is unknown.
 pub fn tell(base: &dyn Dir, removes: bool) -> Option<Onto> {
     let boot = boot_id();
     let lineage = base.lineage().into_iter().map(|(device, inode)| id(&boot, device, inode));
     (boot != [0; 16]).then(|| Onto { lineage: lineage.collect(), removes })
 }
 
-/// The same of a base that is made in `parent` for the transfer.
+/// The lineage of a base that is created in `parent` for the transfer.
 pub fn tell_within(parent: &dyn Dir) -> Option<Onto> {
     let mut onto = tell(parent, false)?;
-    // Nothing that was there before is that directory.
+    // No existing directory has this id.
     onto.lineage.insert(0, [0; 16]);
     Some(onto)
 }
@@ -37,10 +37,10 @@ fn id(boot: &Id, device: u64, inode: u64) -> Id {
     *hasher.finalize().as_bytes().first_chunk().expect("32 bytes")
 }
 
-/// Whether the sources may be sent there.
+/// Checks whether the sources may be sent there.
 ///
 /// # Errors
-/// `SameFile`, `IntoItself`. What cannot be looked at is no failure here: the walk says so.
+/// `SameFile`, `IntoItself`. A source that cannot be examined is no error here: the walk reports it.
 pub(super) fn check(roots: &[Root], onto: &Onto) -> Result<(), Error> {
     let Some(base) = onto.lineage.first() else { return Ok(()) };
     let boot = boot_id();
@@ -52,7 +52,7 @@ fn check_one(root: &Root, onto: &Onto, base: &Id, boot: &Id) -> Result<(), Error
     let (own, above) = identify(root, boot);
     let onto_itself = match own {
         Some(own) if root.to.is_root() => own == *base,
-        // Beside others in a directory: the same directory, and the same name in it.
+        // Placed in a directory beside others: the same directory, and the same name in it.
         _ => above.first() == Some(base) && root.from.name() == Some(root.to.as_bytes()),
     };
     if onto_itself {
@@ -67,7 +67,7 @@ fn check_one(root: &Root, onto: &Onto, base: &Id, boot: &Id) -> Result<(), Error
     Ok(())
 }
 
-/// A source that is a directory, and the directories above any.
+/// The id of a source that is a directory, and the ids of the ancestors of any source.
 fn identify(root: &Root, boot: &Id) -> (Option<Id>, Vec<Id>) {
     let lineage = |dir: &dyn Dir| -> Vec<Id> {
         dir.lineage().into_iter().map(|(device, inode)| id(boot, device, inode)).collect()
@@ -99,7 +99,7 @@ mod tests {
 
     fn refused(folder: &Path, source: &str, to: &str, base: &str, removes: bool) -> Option<Code> {
         let rel = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        // As a site opens it: the directory a source lies in, by whatever links lead there.
+        // As a site opens a source: through its parent directory, by whatever links lead there.
         let (dir, from) = match source.rsplit_once('/') {
             Some((dir, from)) => (folder.join(dir), from),
             None => (folder.to_path_buf(), source),

@@ -1,6 +1,6 @@
 //! The sending end of a session.
 //!
-//! The walk, each data stream and the control stream have a thread of their own. They meet in one lock around the
+//! The walk, each data stream and the control stream have a thread of their own. They share one lock around the
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
 //! writing of a unit happens outside it.
 
@@ -34,26 +34,26 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// Interval of progress messages.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a stream without work is silent: no longer than the shortest patience a receiver can be given.
+/// Keep-alive interval of an idle stream: no longer than the shortest silence timeout of a receiver.
 pub(super) const SHOW_LIFE_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a stream without work lets small entries gather before it takes what is there.
+/// How long an idle stream lets small entries accumulate before it takes an incomplete batch.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What a stream does next.
+/// The next action of a stream.
 pub(super) enum Next {
-    /// Send this.
+    /// Send this unit.
     Send(Unit),
-    /// Nothing yet: tell the receiver that somebody is there.
+    /// Idle: send a keep-alive.
     ShowLife,
-    /// There will be no more.
+    /// End: no more units come.
     Nothing,
 }
 
-/// What to send and how.
+/// The sources, and how to send them.
 pub struct SendJob {
     /// The sources.
     pub roots: Vec<Root>,
@@ -61,27 +61,27 @@ pub struct SendJob {
     pub recursive: bool,
     /// Offer files before sending them.
     pub offers: bool,
-    /// Offer them with their digest.
+    /// Offer them with a digest.
     pub digests: bool,
-    /// Only say what would be sent.
+    /// Only report what would be sent.
     pub dry_run: bool,
     /// Bytes per second at most, over all streams.
     pub limit: Option<u64>,
-    /// How much of the path it may take.
+    /// Priority of the transfer on the path.
     pub class: Class,
-    /// What becomes of the rest when an entry fails.
+    /// Whether the transfer continues after a failed entry.
     pub on_error: OnError,
-    /// What the receiver tells of where it goes.
+    /// The lineage of the destination, as reported by the receiver.
     pub onto: Option<Onto>,
-    /// Which names of the sources.
+    /// Filter of the sources' names.
     pub filter: Filter,
-    /// Who reads.
+    /// The account that reads.
     pub account: Account,
     /// This side's name in errors.
     pub side: String,
-    /// Takes the streams when it ended well.
+    /// Takes the streams over after a successful end.
     pub keep: Option<Arc<ReusableSession>>,
-    /// Compares what is read with what came, if it came to be passed on.
+    /// Compares read content with the digests of its receipt, if it is forwarded.
     pub compare: Option<SourceCheck>,
 }
 
@@ -89,13 +89,13 @@ pub(super) struct Session {
     roots: Vec<Root>,
     state: Mutex<Sender>,
     changed: Condvar,
-    /// Content the streams sent since it was last added to the sender's progress.
+    /// Content bytes sent since they were last added to the sender's progress.
     sent_bytes: AtomicU64,
     /// Whether files are offered before they are sent.
     offers: bool,
     /// Held while a batch is taken and sent: verdicts come in the order of the offers.
     offering: Mutex<()>,
-    /// What holds the streams to a rate, if something does.
+    /// The rate limit, if any.
     throttle: Option<Arc<Throttle>>,
     pub(super) failure: Failure,
     control: Arc<ControlSender>,
@@ -104,7 +104,7 @@ pub(super) struct Session {
     compare: Option<SourceCheck>,
 }
 
-/// Sends until everything is acknowledged or failed, and returns what became of it.
+/// Sends until every entry is acknowledged or has failed, and returns the summary.
 ///
 /// # Errors
 /// The first failure that ended the session; single entries that failed are in the summary.
@@ -153,7 +153,7 @@ pub fn send(
         threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests, job.onto, job.filter)?);
         spawn_streams(&session, &job.account, streams, &mut threads)
     };
-    // Those that run when one cannot be started are ended as if it had failed.
+    // Threads that run when another one cannot be started are ended as after a failure.
     let ended = start().and_then(|()| session.converse(control, watch));
     if let Err(error) = &ended {
         session.failure.set_now(error.clone().at(&session.side));
@@ -169,17 +169,17 @@ impl Session {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// The source an entry is of.
+    /// The source of an entry.
     pub(super) fn root(&self, origin: &Origin) -> &Root {
         &self.roots[origin.source as usize]
     }
 
-    /// Whether sources came here to be passed on.
+    /// Whether the sources are forwarded files with recorded digests.
     pub(super) fn compares(&self) -> bool {
         self.compare.is_some()
     }
 
-    /// Fails if a slot of a source is not as it came here.
+    /// Fails if a slot of a source differs from what was received here.
     pub(super) fn compare(&self, item: &Item, slot: u32, digest: &[u8; 32]) -> Result<(), Error> {
         self.compare.as_ref().map_or(Ok(()), |compare| compare(&item.origin.path, slot, digest))
     }
@@ -189,20 +189,21 @@ impl Session {
         self.wake();
     }
 
-    /// Leaves a stream for the next session, if there is one to come and this one ended well.
+    /// Hands a stream on to the next session, if reuse is wanted and this session ended well.
     fn leave(&self, stream: TlsStream) {
         if let (Some(keep), None) = (&self.keep, self.failure.first()) {
             keep.put(stream);
         }
     }
 
-    /// Wakes all who wait. The lock is taken first: who looked before the end came is waiting by then.
+    /// Wakes all waiters. The lock is taken first, so that a thread that checked before the end is waiting by then
+    /// (no lost wakeup).
     fn wake(&self) {
         drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Ends the session with the first entry that failed, if it shall end so.
+    /// Ends the session with the first failed entry, if the job stops on errors.
     fn check_failed(&self) {
         let broken = self.lock().broken().cloned();
         if let Some(error) = broken {
@@ -210,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Tells the sender what became of entries; the walk may wait for that.
+    /// Updates the sender with the outcome of entries, and wakes a walk that waits for its window.
     fn tell<T>(&self, news: impl FnOnce(&mut Sender) -> T) -> T {
         let mut sender = self.lock();
         let held = !sender.wants_entries();
@@ -221,7 +222,7 @@ impl Session {
         told
     }
 
-    /// A whole unit, if one is there now.
+    /// A full unit, if one is ready.
     pub(super) fn ready_unit(&self) -> Option<Unit> {
         let mut sender = self.lock();
         if self.failure.is_over() || !sender.has_whole_unit() { None } else { self.poll_unit(&mut sender) }
@@ -238,7 +239,7 @@ impl Session {
         Some(unit)
     }
 
-    /// Waits for work at most [`SHOW_LIFE_EVERY`].
+    /// Waits for work for at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
         let until = Instant::now() + SHOW_LIFE_EVERY;
         let mut gathered_by = None;
@@ -267,25 +268,26 @@ impl Session {
         }
     }
 
-    /// Waits at most `patience` until `bytes` of content may be sent, or the session is over; false if it took longer.
+    /// Waits at most `patience` until `bytes` of content may be sent, or the session is over; false on a timeout.
     pub(super) fn may_send(&self, bytes: u64, patience: Duration) -> bool {
         let throttle = self.throttle.as_ref();
         throttle.is_none_or(|throttle| throttle.take(bytes, patience, || self.failure.is_over()))
     }
 
-    /// Counts content that went out; without the lock, for it comes with every piece.
+    /// Counts sent content; lock-free, for it is called for every chunk.
     pub(super) fn on_bytes_moved(&self, bytes: u64) {
         self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// How far it is now.
+    /// The current progress.
     fn progress(&self) -> Progress {
         let mut sender = self.lock();
         sender.on_bytes_moved(self.sent_bytes.swap(0, Ordering::Relaxed));
         sender.progress()
     }
 
-    /// An entry could not be read; the receiver is told, so that it makes no link to an old file of that name.
+    /// Fails an entry that could not be read; the receiver is told, so that it makes no hard link to an old file of
+    /// that name.
     pub(super) fn on_source_failed(&self, item: &Item, error: Error) -> Result<(), Error> {
         let root = self.root(&item.origin);
         let error = unreadable(&*root.dir, &item.origin.path, vanished(error));
@@ -312,7 +314,7 @@ impl Session {
         }
     }
 
-    /// Handles what the receiver says until it is done.
+    /// Handles the receiver's messages until it is done.
     fn converse(&self, control: &mut ControlReceiver, watch: &Watch) -> Result<u64, Error> {
         loop {
             let message = control.recv()?;
@@ -355,7 +357,7 @@ impl Session {
             Ok(deleted) => {
                 let stops = sender.stops_at_first();
                 let (mut summary, failures) = sender.finish_telling(deleted);
-                // Those of the receiver came with its name.
+                // The receiver's failures name its side already.
                 let sided =
                     |failure: EntryFailure| EntryFailure { error: failure.error.at(&self.side), ..failure };
                 watch.note_failed(failures.into_iter().map(sided).collect());
@@ -415,14 +417,14 @@ fn spawn_streams(
                 Ok(outgoing) => outgoing,
                 Err(error) => return session.fail(error),
             };
-            // Streams end early, too, when the session is over: what was not sent then is not missing at the source.
+            // Streams end early, too, when the session is over: then unsent entries are not missing at the source.
             if left.fetch_sub(1, Ordering::AcqRel) == 1 && !session.failure.is_over() {
                 let complete = session.lock().walk_complete();
                 if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {
                     session.fail(error);
                 }
             }
-            // The socket stays open until the receiver is done: closing it with unread input would reset it.
+            // The socket stays open until the receiver is done: closing it with unread input would send a reset.
             session.failure.wait();
             session.leave(outgoing.into_stream());
         })
@@ -456,7 +458,7 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) 
     })
 }
 
-/// Feeds the walk's findings to the sender.
+/// Passes the walk's findings to the sender.
 struct Finder<'a> {
     session: &'a Session,
     digests: bool,
@@ -552,7 +554,8 @@ mod tests {
         }
     }
 
-    /// Streams may end before the peer hears of the failure; who believed that all was sent would remove what is there.
+    /// Streams may end before the peer hears of the failure; a peer that believed the walk complete would delete
+    /// files.
     #[test]
     fn who_fails_never_says_that_all_was_sent() {
         let folder = tempfile::tempdir().unwrap();
@@ -619,7 +622,7 @@ mod tests {
             let session = session.clone();
             move || done.send(Finder { session: &session, digests: false }.on_entry(origin, entry))
         });
-        // It has found the window full, or it finds it open: either way it goes on.
+        // Whether the walk has found the window full or finds it open, it continues.
         assert!(is_done.recv_timeout(Duration::from_millis(300)).is_err());
         let gone = Error::new(Code::PermissionDenied, "open", "f", "simulated");
         session.on_source_failed(&items[0], gone).unwrap();

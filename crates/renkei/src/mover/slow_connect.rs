@@ -1,31 +1,31 @@
-//! Reports of slow connection attempts: the attempt is named when a site does not answer for some seconds, so that a
-//! terminal is never silent.
+//! Reports of slow connection attempts: the attempt is reported when a site does not answer for some seconds, so that
+//! a terminal is never silent.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// After so long somebody who waits wants to know for what.
+/// Time after which an attempt is reported to a waiting user.
 const TELL_AFTER: Duration = Duration::from_secs(3);
-/// After so long what is tried is worth a word to somebody who looks.
+/// Time after which an attempt is shown to a poll.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
-/// Hears what is being tried.
+/// Callback that reports an attempt.
 pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The attempt of now and since when it runs, to be polled.
+/// The current attempt and its start, to be polled.
 #[derive(Clone, Debug, Default)]
 pub struct CurrentAttempt(Arc<Mutex<Option<(Error, Instant)>>>);
 
 impl CurrentAttempt {
-    /// Which site has not answered at once, and how it is tried.
+    /// The site that has not answered for some time, and how it is tried.
     pub fn look(&self) -> Option<Error> {
         let now = self.0.lock().expect("no thread panics while it holds the lock");
         now.as_ref().filter(|(_, since)| since.elapsed() >= SHOWN_AFTER).map(|(what, _)| what.clone())
     }
 
-    /// A site is tried so, as long as what is returned lives.
+    /// Registers an attempt, as long as the returned guard lives.
     pub(super) fn begin(&self, site: &SiteName, how: &str) -> AttemptGuard<'_> {
         let what = Error::new(Code::PeerDown, "connect", site, format!("trying it {how}"));
         self.set(Some((what, Instant::now())));
@@ -37,7 +37,7 @@ impl CurrentAttempt {
     }
 }
 
-/// Something that is being tried.
+/// Guard of the current attempt.
 pub(super) struct AttemptGuard<'a>(&'a CurrentAttempt);
 
 impl Drop for AttemptGuard<'_> {
@@ -53,11 +53,11 @@ struct State {
     over: bool,
 }
 
-/// Reports slow attempts as long as it lives.
+/// Reports slow attempts until dropped.
 pub struct SlowConnectReporter(Arc<(Mutex<State>, Condvar)>);
 
 impl SlowConnectReporter {
-    /// Begins to look at the clock.
+    /// Starts the timer thread.
     pub fn new(tell: &Tell) -> Self {
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let (own, tell) = (shared.clone(), tell.clone());
@@ -75,12 +75,12 @@ impl SlowConnectReporter {
                 }
             }
         };
-        // Without a thread nothing is told, and all else goes on.
+        // Without the thread nothing is reported; the connection attempt is not affected.
         let _ = std::thread::Builder::new().name("patience".into()).spawn(watch);
         SlowConnectReporter(shared)
     }
 
-    /// Something else is tried from now on.
+    /// Begins the next attempt and restarts the timer.
     pub fn trying(&self, what: String) {
         self.change(|state| (state.trying, state.told) = (what, false));
     }

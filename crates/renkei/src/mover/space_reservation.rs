@@ -1,8 +1,8 @@
-//! Reservation of disk space for large files in flight: checked before any is taken, allocated a little ahead of what
-//! comes, released for what did not come.
+//! Reservation of disk space for large files in flight: checked before any space is allocated, allocated a little
+//! ahead of the extents that arrive, released for those that did not arrive.
 //!
-//! So a file that does not fit fails before it has filled the disk for everybody, and one that is interrupted leaves
-//! no more than the part that has come.
+//! So a file that does not fit fails before it has filled the disk, and an interrupted one occupies no more than the
+//! part that has arrived.
 
 use crate::store::WriteFile;
 use renkei_core::error::{Code, Error};
@@ -11,17 +11,17 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Reserved and not begun to come, by all files of a session.
+/// Limit of the space allocated ahead of extents that have not begun to arrive, of all files of a session.
 const AHEAD_BYTES: u64 = 128 << 20;
-/// What is reserved of a file before the extent that comes first: streams are no further apart.
+/// Most space allocated before an extent that arrives out of order: streams are no further apart.
 const BEFORE_BYTES: u64 = 32 << 20;
 
 /// The disk space that the files of one session have reserved.
 #[derive(Default)]
 pub(super) struct ReservedSpace {
-    /// Reserved and not begun to come.
+    /// Bytes allocated whose extents have not begun to arrive.
     ahead: AtomicU64,
-    /// Not reserved yet, of files that were begun.
+    /// Bytes of begun files that are not allocated yet.
     promised: AtomicU64,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct SpaceReservation {
 
 #[derive(Default)]
 struct Taken {
-    /// All before it is reserved, or was passed over.
+    /// All before this offset is allocated or was skipped.
     upto: u64,
     ahead: u64,
 }
 
 impl ReservedSpace {
-    /// Takes up to `most` of what may be ahead, and leaves as much to the next file.
+    /// Grants up to `most` bytes, and at most half of the remaining budget, so that the next file finds some too.
     fn take_ahead(&self, most: u64) -> u64 {
         let mut granted = 0;
         let _ = self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |ahead| {
@@ -52,10 +52,10 @@ impl ReservedSpace {
 }
 
 impl SpaceReservation {
-    /// Room for a file of `size` bytes, of which `here` are on the disk already.
+    /// Begins the reservation of a file of `size` bytes, of which `here` are on the disk already.
     ///
     /// # Errors
-    /// `NoSpace` if that and what was promised to others is more than the file system has.
+    /// `NoSpace` if the file and the bytes promised to others exceed the free space of the file system.
     pub(super) fn begin(
         room: &Arc<ReservedSpace>,
         file: &dyn WriteFile,
@@ -82,7 +82,7 @@ impl SpaceReservation {
         self.taken.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// An extent begins to come: reserves room for it, and for some that come next.
+    /// Called when an extent begins to arrive: allocates space for it and for some of the extents that follow.
     pub(super) fn reserve(&self, file: &dyn WriteFile, extent: Range<u64>) -> Result<(), Error> {
         let mut taken = self.lock();
         if extent.end <= taken.upto {
@@ -161,10 +161,10 @@ mod tests {
         assert!((5 * SLOT..=6 * SLOT).contains(&case.on_disk("a")), "{}", case.on_disk("a"));
         own.reserve(&*file, SLOT..2 * SLOT).unwrap();
         assert_eq!(case.counts(), [3 * SLOT, size - 5 * SLOT]);
-        // What comes next at a wholly other place reserves nothing of what is between.
+        // An extent at a distant offset allocates nothing of the gap.
         own.reserve(&*file, 900 * SLOT..901 * SLOT).unwrap();
         assert!(case.on_disk("a") < 16 * SLOT, "{}", case.on_disk("a"));
-        // Another file has what is left of it; it counts for all together.
+        // Another file gets a share of the remaining budget, which is that of the session.
         let other = case.file("b", size);
         let second = SpaceReservation::begin(&case.room, &*other, size, 0).unwrap();
         second.reserve(&*other, 0..SLOT).unwrap();

@@ -1,10 +1,11 @@
-//! Where circuits of others may lead: to addresses at which the site proved to have a PoP, and inside only where the
-//! administrator said so.
+//! Permitted targets of relayed circuits: addresses at which the site proved to have a PoP, and private addresses
+//! only where the administrator allowed them.
 //!
-//! A card says where its site is, and who wrote it may write any address. A PoP that passes circuits on would connect there
-//! for everybody, from where it stands. So before a circuit leads to an address, TLS is spoken with what is there, and its
-//! certificate must be the one of a PoP of that site; that holds for a minute. Guarantee: an address inside to which
-//! nobody agreed is not even dialled. Non-goal: whom this PoP dials for its own sessions, which prove the same each time.
+//! A card says where its site is, and its author may write any address. A relaying PoP would connect there on behalf
+//! of any client, from its own network. So before a circuit leads to an address, a TLS handshake must show the
+//! certificate of a PoP of that site there; the proof is valid for a minute. Guarantee: a private address that was
+//! not allowed is not even dialled. Non-goal: connections that this PoP dials for its own sessions, each of which
+//! proves the same.
 
 use super::dial::{Dialler, is_network};
 use super::transport::dial;
@@ -17,10 +18,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a proof holds: as long as one session needs to open its streams.
+/// Lifetime of a proof: as long as one session needs to open its streams.
 const PROVED_FOR: Duration = Duration::from_secs(60);
 
-/// Which sites have proved to be at which addresses.
+/// The proofs of sites at addresses, with their times.
 #[derive(Default)]
 pub struct Proofs(Mutex<HashMap<(SiteName, SocketAddr), Instant>>);
 
@@ -32,12 +33,12 @@ impl Proofs {
     }
 }
 
-/// What is asked of an address before others are led to it.
+/// The checks of an address before circuits are relayed to it.
 #[derive(Clone)]
 pub struct Targets {
-    /// Sites that may be inside; `*` for all.
+    /// Sites whose private addresses are allowed; `*` for all.
     pub inside: Vec<String>,
-    /// What was proved.
+    /// The cached proofs.
     pub proofs: Arc<Proofs>,
 }
 
@@ -45,9 +46,9 @@ impl Targets {
     /// Returns if a circuit to the PoP of `site` may lead to `address`.
     ///
     /// # Errors
-    /// `InsideAddress`, `TargetUnproven`, or why nobody answers there.
+    /// `InsideAddress`, `TargetUnproven`, or the error of the connection.
     pub(super) fn check(&self, dialler: &Dialler, site: &SiteName, address: SocketAddr) -> Result<(), Error> {
-        // A name that the site had before it was renamed is read as that of today.
+        // A former name of a renamed site is read as its current one.
         let is_site = |allowed: &str| SiteName::parse(allowed).is_ok_and(|allowed| allowed == *site);
         let is_allowed = self.inside.iter().any(|allowed| allowed == "*" || is_site(allowed));
         if is_inside(address.ip()) && !is_allowed {
@@ -65,7 +66,7 @@ impl Targets {
     }
 }
 
-/// A conversation that broke proves nothing for or against the site, and may be tried again.
+/// A broken connection proves nothing for or against the site, and the check may be retried.
 fn unproven(error: Error, site: &SiteName, address: SocketAddr) -> Error {
     if is_network(error.code) {
         return error;

@@ -10,10 +10,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// How long a peer may be silent.
+/// Silence timeout of a peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two ends of so many connections on the loopback interface.
+/// Both ends of `count` connections on the loopback interface.
 pub(crate) fn connections(count: usize) -> Vec<(TlsStream, TlsStream)> {
     let site = SiteName::parse("kek").unwrap();
     let authority = Authority::create(&site, SystemTime::now()).unwrap();
@@ -33,7 +33,8 @@ pub(crate) fn connections(count: usize) -> Vec<(TlsStream, TlsStream)> {
     (0..count).map(connect).collect()
 }
 
-/// An account no thread can work as: it has more groups than the kernel takes, and another uid than ours.
+/// An account that no thread can assume: it has more groups than the kernel allows, and a uid other than the
+/// process's.
 pub(super) fn unusable_account() -> Account {
     let own = Account::own().unwrap();
     Account { uid: own.uid + 1, groups: vec![1; 70_000], ..own }

@@ -1,17 +1,18 @@
-//! Holds the streams of a session in sum to a rate: a limit that somebody set, or what a background transfer may have.
+//! Rate limit of a session, over all its streams: a limit set by a user, or the rate of a background transfer.
 //!
-//! A stream takes what it will send from one [`Bucket`], so the sum is exact and counts bytes of files. The kernel's
-//! pace only smooths that: each busy stream gets an even share of the rate and a little more. A stream that waits for
-//! its turn has nothing unsent, so BBR does not take the rate for what the path carries, and never is what limits it.
+//! A stream takes tokens for the bytes it will send from one [`Bucket`], so the sum is exact and counts bytes of
+//! files. The kernel's pacing only smooths that: each busy stream gets an equal share of the rate and a little more.
+//! A stream that waits for tokens has nothing unsent (it is application-limited), so BBR does not mistake the rate
+//! for the path's bandwidth.
 
 use renkei_core::link::bucket::Bucket;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A stream that waits looks so often whether the session has ended.
+/// Interval at which a waiting stream checks whether the session has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The rate of a session.
+/// The token bucket of a session.
 pub(super) struct Throttle {
     bucket: Mutex<Bucket>,
     changed: Condvar,
@@ -19,7 +20,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// One that lets through `rate` bytes per second.
+    /// A throttle of `rate` bytes per second.
     pub(super) fn new(rate: u64) -> Self {
         Throttle { bucket: Mutex::new(Bucket::new(rate)), changed: Condvar::new(), started: Instant::now() }
     }
@@ -28,13 +29,13 @@ impl Throttle {
         self.bucket.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Lets through another rate from now on.
+    /// Changes the rate.
     pub(super) fn set_rate(&self, rate: u64) {
         self.lock().set_rate(self.started.elapsed(), rate);
         self.changed.notify_all();
     }
 
-    /// Waits at most `patience` until `bytes` may be sent, or the session is over; false if it took longer.
+    /// Waits at most `patience` until `bytes` may be sent, or the session is over; false on a timeout.
     pub(super) fn take(&self, bytes: u64, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         let until = Instant::now() + patience;
         let mut bucket = self.lock();
@@ -65,7 +66,7 @@ mod tests {
                 });
             }
         });
-        // 20 ms may have been saved, and the last piece is waited for by nobody.
+        // Tokens of 20 ms may have been saved, and no stream waits after the last piece.
         assert!(start.elapsed() >= Duration::from_millis(360), "{:?}", start.elapsed());
     }
 

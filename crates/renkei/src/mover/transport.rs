@@ -18,19 +18,19 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The transport that was chosen, with what is needed to connect by it.
+/// The chosen transport, with the state needed to connect by it.
 #[derive(Clone)]
 pub enum Transport {
-    /// Dial this address, and wait so long for the host's answer.
+    /// Dial this address, with this timeout for the host's answer.
     Direct(SocketAddr, Duration),
-    /// Call over the line.
+    /// Request a dial-back over the reverse connection.
     Line(Arc<ReverseRegistry>),
-    /// Have it passed on.
+    /// Connect through a relay.
     Through(Arc<RelayClient>),
 }
 
 impl Transport {
-    /// A connection to `site`, on which nothing was said yet that it hears.
+    /// A connection to `site`, on which the site has received nothing yet.
     pub fn connect(&self, site: &SiteName) -> Result<TcpStream, Error> {
         match self {
             Transport::Direct(address, within) => {
@@ -43,7 +43,7 @@ impl Transport {
         }
     }
 
-    /// How long the other side may take to shake hands on a connection; where others pass it on, they dial first.
+    /// Timeout of the handshake on a connection; a relay or the site dials first, which takes longer.
     pub fn within(&self) -> Duration {
         match self {
             Transport::Direct(_, within) => ANSWER_TIMEOUT.min(*within),
@@ -51,7 +51,7 @@ impl Transport {
         }
     }
 
-    /// Which way it is.
+    /// The kind of transport.
     pub fn way(&self) -> Way {
         match self {
             Transport::Direct(..) => Way::Direct,
@@ -60,7 +60,7 @@ impl Transport {
         }
     }
 
-    /// What an error on such a connection really is: the PoP in between may know better, or have changed bytes.
+    /// Replaces an error on such a connection with the relay's own report, if it made one.
     pub fn explain(&self, error: Error) -> Error {
         match self {
             Transport::Through(relay_client) => relay_client.word().unwrap_or(error),
@@ -68,7 +68,7 @@ impl Transport {
         }
     }
 
-    /// What the PoP in between has said against the connection, or says in a moment.
+    /// The relay's report of an error on the connection, made already or within a moment.
     pub fn word(&self) -> Option<Error> {
         match self {
             Transport::Through(relay_client) => relay_client.word(),
@@ -76,7 +76,7 @@ impl Transport {
         }
     }
 
-    /// As [`Transport::explain`], of a conversation that had begun.
+    /// Attributes a broken session to the relay, if bytes were changed on the way.
     pub fn blame(&self, error: Error) -> Error {
         match self {
             Transport::Through(relay_client) => changed_through(error, Some(relay_client.relay())),
@@ -84,7 +84,7 @@ impl Transport {
         }
     }
 
-    /// Where a site is reached, for messages.
+    /// Location of a site, for messages.
     pub fn place(&self, site: &SiteName) -> String {
         match self {
             Transport::Direct(address, _) => format!("{site} at {address}"),
@@ -102,7 +102,7 @@ pub fn dial(address: SocketAddr, within: Duration) -> Result<TcpStream, Error> {
     TcpStream::connect_timeout(&address, within).map_err(|error| unreachable(&error))
 }
 
-/// The addresses behind an endpoint `HOST:PORT`.
+/// Resolves an endpoint `HOST:PORT`.
 pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
     let found = endpoint.to_socket_addrs();
     let found =
@@ -110,7 +110,7 @@ pub fn resolve(endpoint: &str) -> Result<Vec<SocketAddr>, Error> {
     found.map(Iterator::collect)
 }
 
-/// What a failed connect means.
+/// The error of a failed connect.
 pub fn unreachable(error: &io::Error) -> Error {
     let code = match error.kind() {
         io::ErrorKind::ConnectionRefused => Code::PortClosed,
@@ -120,7 +120,7 @@ pub fn unreachable(error: &io::Error) -> Error {
     Error { code, op: "connect".into(), ..lost("connect", error) }
 }
 
-/// A fresh secret.
+/// A random secret.
 pub fn random_ticket() -> Result<Ticket, Error> {
     let mut ticket = [0; 32];
     rand::fill(&mut ticket)

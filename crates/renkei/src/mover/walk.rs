@@ -1,16 +1,16 @@
-//! Reads a source tree and hands its entries on as they are found.
+//! Walks a source tree and passes its entries to a sink as they are found.
 //!
-//! Parents come before what is in them. A directory is read in parts of `PART_NAMES`; the directories found in a
-//! part are entered before the next part is read. So memory does not grow with the number of names: each level of
-//! the tree keeps the directories of one part by name. A directory that fits into one part is closed before anything
-//! below it is opened; of larger ones at most `MAX_LISTINGS` stay open one within the other, and one still deeper is
-//! read to its end first, keeping the names of all directories in it.
+//! Parents come before their children. A directory is read in batches of `PART_NAMES`; the subdirectories found in a
+//! batch are entered before the next batch is read. So memory does not grow with the number of names: each level of
+//! the tree keeps the directories of one batch by name. A directory that fits into one batch is closed before
+//! anything below it is opened; of larger ones at most `MAX_LISTINGS` stay open one within the other, and one still
+//! deeper is read to its end first, keeping the names of all directories in it.
 //!
-//! Files with several names are remembered until their last name was found, by at most `MAX_LINK_BYTES`; beyond
-//! that they are sent as files of their own, and one failure says so.
+//! Hard-linked files are remembered until their last name was found, in at most `MAX_LINK_BYTES`; beyond that they
+//! are sent as separate files, and one failure reports that.
 //!
-//! Names within a part come in inode order, which is kind to disks. Symbolic links are never followed; the names of
-//! unfinished copies are passed over.
+//! Names within a batch come in inode order, which saves disk seeks. Symbolic links are never followed; temporary
+//! names of unfinished copies are skipped.
 
 use crate::store::permission_denied::unreadable;
 use crate::store::temp::is_temp_name;
@@ -24,34 +24,34 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Names sorted and looked at together.
+/// Names sorted and examined together.
 const PART_NAMES: usize = 4096;
-/// Directories that are kept open while those in them are read; each takes two descriptors.
+/// Most directories kept open while their subdirectories are read; each takes two descriptors.
 const MAX_LISTINGS: usize = 32;
-/// Memory for the first names of files whose other names were not found yet: about a million and a half.
+/// Memory for the first names of hard-linked files with names still to be found: about a million and a half files.
 const MAX_LINK_BYTES: usize = 256 << 20;
-/// What a remembered file takes beside its path: its place in a table that is half full, and the allocator's share.
+/// Memory per remembered file beside its path: a slot in a half-full hash table, and the allocator's share.
 const LINK_BYTES: usize = 128;
 
-/// Why a name may come as a file of its own.
+/// Cause given for names that may be sent as separate files.
 const FORGOTTEN: &str = "too many hard-linked files; from here on each name may be sent as a file of its own";
 
-/// Something to send.
+/// A source to send.
 pub struct Root {
     /// The directory that origins are relative to.
     pub dir: Arc<dyn Dir>,
-    /// What to send, below `dir`; the root path for `dir` itself.
+    /// The source below `dir`; the root path for `dir` itself.
     pub from: RelPath,
-    /// What it becomes below the destination.
+    /// Its path below the destination.
     pub to: RelPath,
-    /// A directory without what is in it.
+    /// Only the directory, without its content.
     pub alone: bool,
-    /// What errors put before the paths of `dir`'s store, so that they show names as the user gave them.
+    /// Prefix of the paths of `dir`'s store in errors, so that they show names as the user gave them.
     pub shown: String,
 }
 
 impl Root {
-    /// Completes an error of the source's store.
+    /// Completes an error of the source's store with the prefix.
     pub(super) fn name(&self, error: Error) -> Error {
         if self.shown.is_empty() || error.side != SIDE_UNKNOWN {
             return error;
@@ -60,33 +60,33 @@ impl Root {
         Error { subject: format!("{}{slash}{}", self.shown, error.subject), ..error }
     }
 
-    /// An error of something in the source, named as those of its store.
+    /// An error of an entry of the source, named like those of its store.
     pub(super) fn error(&self, code: Code, op: &str, path: &RelPath, cause: &str) -> Error {
         self.name(Error::new(code, op, self.in_store(path), cause))
     }
 
-    /// A path of the source as its store's errors have it.
+    /// A path of the source as it appears in its store's errors.
     pub(super) fn in_store(&self, path: &RelPath) -> RelPath {
         self.dir.path().join(path).unwrap_or_else(|_| path.clone())
     }
 }
 
-/// Takes what a walk finds.
+/// Receives the findings of a walk.
 pub trait Sink {
-    /// An entry, its path already that of the destination; false stops the walk.
+    /// An entry, with its path at the destination; false stops the walk.
     fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool;
-    /// Something could not be read; false stops the walk.
+    /// An entry that could not be read; false stops the walk.
     fn on_failed(&mut self, path: RelPath, error: Error) -> bool;
-    /// From this file on, files with several names may be sent once for each; told once.
+    /// From this file on, hard-linked files may be sent once per name; called once.
     fn on_links_forgotten(&mut self, path: RelPath, error: Error);
 }
 
-/// Walks all roots; `recursive` as in `cp -r`. Names that `filter` has out are passed over, with all below them.
+/// Walks all roots; `recursive` as in `cp -r`. Names that `filter` excludes are skipped, with all below them.
 pub fn walk(roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
     walk_within(&BOUNDS, roots, recursive, filter, sink);
 }
 
-/// What a walk may keep.
+/// Memory limits of a walk.
 struct Bounds {
     part_names: usize,
     listings: usize,
@@ -116,7 +116,7 @@ fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, filter: &Filter
     }
 }
 
-/// Tells the directories apart that origins are relative to.
+/// Identity of the directory that a root's paths are relative to.
 fn id(root: &Root) -> *const () {
     Arc::as_ptr(&root.dir).cast()
 }
@@ -129,11 +129,11 @@ struct Walk<'a> {
     root: &'a Root,
     source: u32,
     matcher: &'a Matcher,
-    /// What paths are relative to for the filter.
+    /// Base of the filter's paths.
     top: RelPath,
-    /// Whether it is sent for what other roots send of it; a link that came in its place meanwhile is not sent.
+    /// Whether other roots lie in this directory; a link that replaced it meanwhile is not sent.
     holds_others: bool,
-    /// The directories on the way down, the deepest last.
+    /// The directories on the current path, the deepest last.
     levels: Vec<Level>,
     /// The deepest directory at the source, and at the destination.
     from: RelPath,
@@ -142,12 +142,12 @@ struct Walk<'a> {
 
 /// A directory on the way down.
 struct Level {
-    /// Lengths of its paths, which begin those of the deepest directory.
+    /// Lengths of its paths, which are prefixes of the deepest directory's.
     from_bytes: usize,
     to_bytes: usize,
-    /// Directories in it that were found and not yet entered, the next one last.
+    /// Subdirectories that were found and not yet entered, the next one last.
     dirs: Vec<Box<[u8]>>,
-    /// What of it was not listed yet.
+    /// The remainder of its listing.
     rest: Option<(Listing, Arc<dyn Dir>)>,
 }
 
@@ -181,7 +181,7 @@ impl Walk<'_> {
         self.root.dir.descend(&RelPath::parse(parent)?)?.entry(name, Detail::Full)
     }
 
-    /// Goes through all below the root, the deepest directory first.
+    /// Walks all below the root, depth first.
     fn descend(&mut self) -> bool {
         while let Some(level) = self.levels.last_mut() {
             let goes_on = if let Some(name) = level.dirs.pop() {
@@ -218,7 +218,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Something could not be read: says by whom, and whose it is.
+    /// Reports an entry that could not be read, with the account that was denied and the owner.
     fn deny(&mut self, from: &RelPath, to: RelPath, error: Error) -> bool {
         let error = unreadable(&*self.root.dir, from, error);
         self.fail(to, error)
@@ -232,7 +232,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Lists a part of the deepest directory, or all that is left of it if too many are open.
+    /// Lists a batch of the deepest directory, or all that is left of it if too many are open.
     fn list(&mut self, mut listing: Listing, dir: Arc<dyn Dir>) -> bool {
         loop {
             let part: Result<Vec<Listed>, Error> = listing.by_ref().take(self.bounds.part_names).collect();
@@ -276,7 +276,7 @@ impl Walk<'_> {
         self.entry(from, to, entry, raw)
     }
 
-    /// Whether the filter has a path of the source in; the top itself always is.
+    /// Whether the filter includes a path of the source; the top itself always is.
     fn is_in(&self, from: &RelPath, is_dir: bool) -> bool {
         let below = |path: &RelPath| path.below(&self.top).filter(|path| !path.is_root());
         self.matcher.is_empty()
@@ -309,12 +309,12 @@ impl Walk<'_> {
     }
 }
 
-/// The directory above `path` whose path has so many bytes.
+/// The ancestor of `path` whose path has this length.
 fn above(path: &RelPath, bytes: usize) -> RelPath {
     RelPath::parse(&path.as_bytes()[..bytes]).expect("it was the path of a directory above")
 }
 
-/// The files with several names of which not all were found.
+/// Hard-linked files with names still to be found.
 struct Links {
     first_names: HashMap<(u64, u64), First>,
     bytes: usize,
@@ -325,17 +325,17 @@ struct Links {
 struct First {
     /// Its first name at the destination.
     path: RelPath,
-    /// How many names it has that were not found.
+    /// Number of names still to be found.
     left: u64,
 }
 
-/// How a file with several names is met.
+/// Outcome of looking up a hard-linked file.
 enum Met {
-    /// It went under this name.
+    /// Found before, under this name.
     Before(RelPath),
-    /// By its first name, or by one as good.
+    /// Not found before, or not remembered.
     First,
-    /// As one too many to be remembered; the first of those.
+    /// The first file beyond the memory limit.
     Forgotten,
 }
 
@@ -369,7 +369,7 @@ impl Links {
     }
 }
 
-/// A name that was listed and is gone has vanished, which is another thing than never having been there.
+/// A listed name that is gone has vanished, unlike one that never existed.
 pub fn vanished(error: Error) -> Error {
     if error.code == Code::PathNotFound { Error { code: Code::SourceVanished, ..error } } else { error }
 }
@@ -380,7 +380,7 @@ mod tests {
     use crate::store::Store;
     use crate::store::local::{AccessMode, LocalStore};
 
-    /// Keeps all that is found.
+    /// Collects all findings.
     #[derive(Default)]
     struct Kept {
         entries: Vec<(Origin, Entry)>,
@@ -565,7 +565,7 @@ mod tests {
         for index in 0..50 {
             link(&folder, &format!("b{index}"), &[&format!("c{index}")]);
         }
-        // Room for three at a time; names of one file have one inode and so come one after the other.
+        // Memory for three at a time; names of one file share an inode and so come one after the other.
         let kept = found(&Bounds { link_bytes: 3 * (LINK_BYTES + 8), ..BOUNDS }, &folder);
         assert_eq!((links(&kept), kept.forgotten.len()), (52, 0));
     }

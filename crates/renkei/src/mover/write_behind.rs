@@ -1,12 +1,15 @@
-//! Write-behind, so that one writer of one file has the whole path for itself, and drafts that outlive a session.
+//! Write-behind, so that one writer of one file can use the full bandwidth of the path, and drafts that outlive a
+//! session.
 //!
-//! Writes are gathered to extents, which are sent while the writer goes on. Extents that overlap are sent one after the
-//! other, because streams have no order. An error is returned by the next operation, and by every one after.
+//! Writes are coalesced into extents, which are sent while the writer continues. Overlapping extents are sent one
+//! after the other, because streams have no order. An error is returned by the next operation, and by every later
+//! one.
 //!
-//! An extent is kept until the site has acknowledged it. When the session is lost, the next one resumes the draft, which
-//! the site has kept, and sends again what was not acknowledged. A draft of which nothing was acknowledged is begun anew:
-//! all of it is kept here, and at the site a kill may have cut the copy of the version before. If the site has not kept a
-//! draft (its machine was started anew, or it took too long) the writes are lost, and every operation returns an error.
+//! An extent is kept until the site has acknowledged it. When the session is lost, the next one resumes the draft,
+//! which the site has kept, and resends the unacknowledged extents. A draft of which nothing was acknowledged is
+//! begun anew: all of it is kept here, and at the site a kill may have interrupted the copy of the previous version.
+//! If the site has not kept a draft (its machine was rebooted, or the reconnect took too long) the writes are lost,
+//! and every operation returns an error.
 
 use super::read_ahead::most_under_way;
 use super::remote_files::{Open, Opened, RemoteFiles, is_passing, lock, told, unknown};
@@ -21,23 +24,23 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What is known of a draft.
+/// Client state of a draft.
 pub(super) struct Draft {
-    /// How it is begun again.
+    /// The `start` with which it is begun anew.
     start: Start,
     mode: u32,
-    /// Whether it holds what was not published.
+    /// Whether it holds unpublished changes.
     is_dirty: bool,
-    /// Whether something of that is at the site alone.
+    /// Whether some of these were acknowledged, so that the site alone has them.
     is_there: bool,
-    /// Whether it was begun anew, and what is still kept here must be sent again.
+    /// Whether it was begun anew, and the unacknowledged extents must be resent.
     is_anew: bool,
-    /// The version that is there.
+    /// The version at the site, as last known.
     version: Version,
 }
 
-/// What tells the versions of one name apart: the file's number at the site, and in a volume, where a file keeps its number, the change
-/// that made the version.
+/// Identifies a version of one name: the inode number at the site, and in a volume, where a file keeps its inode
+/// number, the change that made the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     ino: u64,
@@ -45,7 +48,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// The version that an item is.
+    /// The version of an item.
     pub(super) fn of(item: &Item) -> Self {
         let change = match item.entry.kind {
             EntryKind::File { stamp, .. } => stamp.version(),
@@ -57,13 +60,14 @@ impl Version {
 
 impl Draft {
     pub(super) fn new(start: Start, mode: u32, version: Version) -> Self {
-        // A file that was to be new is there by now.
+        // A file that was to be created exists by now.
         let start = if start == Start::New { Start::Content } else { start };
         Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, version }
     }
 
-    /// What a session that goes on asks, to have it as it was; `handle` was its handle before. What is at the site is taken up only
-    /// after something of it was acknowledged: before that it may be a part of the version that was to be copied.
+    /// The operation that reopens the draft in a later session; `handle` was its handle before. The site's part is
+    /// resumed only after some of it was acknowledged: before that it may be an incomplete copy of the previous
+    /// version.
     pub(super) fn again(&mut self, path: &RelPath, handle: Handle) -> Op {
         let (path, mode) = (path.clone(), self.mode);
         self.is_anew = self.is_dirty && !self.is_there;
@@ -73,7 +77,8 @@ impl Draft {
         }
     }
 
-    /// What takes up the part that the site may have of a draft that is begun anew, so that it can be closed.
+    /// The operation that resumes the partial draft that the site may still have of one that is begun anew, so that
+    /// it can be closed.
     pub(super) fn left(&self, path: &RelPath, handle: Handle) -> Option<Op> {
         let (path, mode) = (path.clone(), self.mode);
         self.is_anew.then_some(Op::Resume { path, handle, mode })
@@ -91,27 +96,27 @@ pub(super) struct WriteBehind(Mutex<Writing>);
 
 #[derive(Default)]
 struct Writing {
-    /// What is gathered, and where it begins.
+    /// The coalesced extent that is not sent yet, and its offset.
     gathered: Option<(u64, IoBuffer)>,
     under_way: VecDeque<Sent>,
     bytes_under_way: u64,
-    /// The last session, and how many writes were asked for in it.
+    /// The epoch of the last session, and the number of writes sent in it.
     asked: (u64, u64),
-    /// Of the last extent that was sent.
+    /// Number of the last extent that was sent.
     number: u64,
     failed: Option<Error>,
 }
 
-/// Where a draft is.
+/// Location of a draft.
 struct At {
-    /// The session.
+    /// Epoch of the session.
     epoch: u64,
     conn: Arc<RpcConnection>,
-    /// Its handle there.
+    /// The draft's handle in it.
     handle: Handle,
 }
 
-/// An extent that is not acknowledged.
+/// An extent that is in flight, not acknowledged.
 struct Sent {
     number: u64,
     range: Range<u64>,
@@ -124,7 +129,7 @@ impl WriteBehind {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Takes what is written.
+    /// Buffers written content, and sends full extents.
     fn write(
         &self,
         files: &RemoteFiles,
@@ -149,8 +154,8 @@ impl WriteBehind {
         writing.check(files, open)
     }
 
-    /// Sends what is gathered, and what is to be done after all that was written right behind it. Tells the number of the last
-    /// extent, too.
+    /// Flushes the gathered extent, and sends right behind it an operation that is ordered after all writes. Also
+    /// returns the number of the last extent.
     fn send_with(
         &self,
         files: &RemoteFiles,
@@ -179,7 +184,7 @@ impl WriteBehind {
                 done
             }
             None if is_alone => conn.begin(&op, nothing),
-            // Not where small operations would wait behind it.
+            // In a bulk stream, where no small operations queue behind it.
             None => {
                 let [_, done] = conn.begin_all(BULK_BYTES, [(&awaited, None), (&op, nothing)]);
                 done
@@ -188,7 +193,7 @@ impl WriteBehind {
         Ok((pending, writing.number))
     }
 
-    /// What was sent up to this extent has arrived, as is known otherwise; that it failed is told nevertheless.
+    /// Drops the extents up to `last`, which are known to have arrived; a failure among them is still reported.
     fn forget(&self, files: &RemoteFiles, last: u64) {
         let mut writing = self.lock();
         while let Some(sent) = writing.under_way.front().filter(|sent| sent.number <= last) {
@@ -197,7 +202,7 @@ impl WriteBehind {
         }
     }
 
-    /// Waits until all that was written has arrived.
+    /// Waits until all writes are acknowledged.
     pub(super) fn settle(&self, files: &RemoteFiles, open: &Open) -> Result<(), Error> {
         let mut writing = self.lock();
         writing.send(files, open)?;
@@ -207,7 +212,7 @@ impl WriteBehind {
         writing.check(files, open)
     }
 
-    /// Ends it; what failed and was not told yet, or at all.
+    /// Closes the write-behind; returns its error, if any, reported or not.
     pub(super) fn close(&self, files: &RemoteFiles) -> Option<Error> {
         let mut writing = self.lock();
         writing.gathered = None;
@@ -220,7 +225,7 @@ impl WriteBehind {
 }
 
 impl Writing {
-    /// Takes the answers that are there; fails if anything ever failed.
+    /// Takes the replies that have arrived; fails if any write ever failed.
     fn check(&mut self, files: &RemoteFiles, open: &Open) -> Result<(), Error> {
         while self.under_way.front().is_some_and(|sent| sent.pending.is_done()) {
             self.finish_first(files, open);
@@ -228,7 +233,7 @@ impl Writing {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Waits for the first answer, over the next session if this one is lost.
+    /// Waits for the oldest reply, in the next session if this one is lost.
     fn finish_first(&mut self, files: &RemoteFiles, open: &Open) {
         while let Some(sent) = self.under_way.front() {
             let outcome = match sent.pending.wait() {
@@ -245,7 +250,7 @@ impl Writing {
         }
     }
 
-    /// The first has its answer.
+    /// Completes the oldest extent in flight.
     fn finish(&mut self, files: &RemoteFiles, outcome: Result<(), Error>) {
         let Some(Sent { range, .. }) = self.under_way.pop_front() else { return };
         let bytes = range.end - range.start;
@@ -256,7 +261,7 @@ impl Writing {
         }
     }
 
-    /// The session; what a lost one has not acknowledged goes over it.
+    /// The session; extents that a lost one has not acknowledged are resent in it.
     fn conn(&mut self, files: &RemoteFiles, open: &Open) -> Result<At, Error> {
         let at = files.draft_conn(open)?;
         if self.asked.0 != at.epoch {
@@ -271,7 +276,7 @@ impl Writing {
         Ok(at)
     }
 
-    /// The session, when there is room on the way for what is gathered.
+    /// The session, once the extents in flight leave room for the gathered one.
     fn make_room(&mut self, files: &RemoteFiles, open: &Open) -> Result<At, Error> {
         let (start, bytes) =
             self.gathered.as_ref().map_or((0, 0), |(start, buffer)| (*start, buffer.bytes().len() as u64));
@@ -290,7 +295,7 @@ impl Writing {
         self.gathered.take().map(|(offset, buffer)| (offset, Arc::new(buffer)))
     }
 
-    /// Sends what is gathered, when there is room for it on the way.
+    /// Sends the gathered extent, once there is room for it in flight.
     fn send(&mut self, files: &RemoteFiles, open: &Open) -> Result<(), Error> {
         self.check(files, open)?;
         if self.gathered.is_none() {
@@ -304,7 +309,7 @@ impl Writing {
         Ok(())
     }
 
-    /// An extent is on its way.
+    /// Records an extent as in flight.
     fn sent(&mut self, files: &RemoteFiles, offset: u64, buffer: Arc<IoBuffer>, pending: PendingReply) {
         let bytes = buffer.bytes().len() as u64;
         self.bytes_under_way += bytes;
@@ -326,7 +331,7 @@ impl Writing {
     }
 }
 
-/// What became of an extent.
+/// The outcome of an extent.
 fn arrived(outcome: Result<Arc<super::rpc::RpcReply>, Error>) -> Result<(), Error> {
     match outcome {
         Ok(replied) => match &replied.answer {
@@ -367,7 +372,7 @@ impl RemoteFiles {
         })
     }
 
-    /// Cuts or extends a draft, after all that was written.
+    /// Truncates or extends a draft, after all its writes.
     pub(super) fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
@@ -378,8 +383,8 @@ impl RemoteFiles {
         Ok(done)
     }
 
-    /// Publishes a draft, after all that was written: in one round trip, for the site waits for what comes on other
-    /// streams. It does not publish what it could not write all of.
+    /// Publishes a draft, after all its writes: in one round trip, for the site waits for the writes that arrive on
+    /// other streams. The site does not publish a draft of which a write failed.
     pub(super) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
@@ -392,8 +397,8 @@ impl RemoteFiles {
         Ok(answer)
     }
 
-    /// Asks something that may be asked twice, after all that was written; tells the last extent of that, too. `was_done` looks
-    /// whether it was done when the session was lost before the answer.
+    /// Performs an idempotent operation after all writes; also returns the number of the last extent. If the session
+    /// is lost before the answer, `was_done` checks whether the operation took effect.
     fn after_writes(
         &self,
         open: &Open,
@@ -407,7 +412,7 @@ impl RemoteFiles {
                 Ok(replied) => match told(replied.answer) {
                     Ok(answer) => return Ok((answer, last)),
                     Err(error) => {
-                        // An extent that failed is the reason.
+                        // A failed extent is the cause.
                         behind.settle(self, open)?;
                         return Err(error);
                     }
@@ -421,7 +426,7 @@ impl RemoteFiles {
         }
     }
 
-    /// The version that a draft became, if it has: another one than before, with the time that it was to get.
+    /// The version that a draft was published as, if it was: another version than before, with the requested mtime.
     fn was_published(&self, open: &Open, mtime: Option<FileTime>) -> Result<Option<Answer>, Error> {
         let path = lock(&open.path).clone();
         let found = match self.operate(Op::Look(path), &[]).map(|answer| answer.parted().0) {
@@ -440,7 +445,7 @@ mod tests {
     use super::*;
     use renkei_core::entry::{Entry, FIRST_NODE, Meta, Stamp};
 
-    /// A file of a followed volume after a change of its site.
+    /// A file of a followed volume after a change at its site.
     fn item(change: u64) -> Item {
         let mtime = FileTime { secs: 1_700_000_000, nanos: 0 };
         let stamp = Stamp::of_version(FIRST_NODE, 7, mtime, (1, change));

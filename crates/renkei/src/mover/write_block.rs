@@ -1,15 +1,15 @@
-//! A write buffer that gathers received bytes of a file, so that the file is written in few, large, aligned blocks.
+//! A write buffer that coalesces received bytes of a file, so that the file is written in few, large, aligned blocks.
 
 use crate::store::DIRECT_ALIGN;
 
-/// Bytes gathered before they are written: large enough for disks and parallel file systems, small enough to be in
-/// the processor's cache still.
+/// Capacity of the block: large enough for disks and parallel file systems, small enough to stay in the processor's
+/// cache.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
 /// Consecutive bytes of a file.
 pub(super) struct WriteBlock {
     bytes: Vec<u8>,
-    /// Where in `bytes` the aligned part starts.
+    /// Index in `bytes` at which the aligned part starts.
     base: usize,
     offset: u64,
     filled: usize,
@@ -22,14 +22,14 @@ impl WriteBlock {
         WriteBlock { bytes, base, offset: 0, filled: 0 }
     }
 
-    /// Whether `count` bytes at `offset` can be added without writing first.
+    /// Whether `count` bytes at `offset` can be appended without flushing first.
     pub(super) fn takes(&self, offset: u64, count: usize) -> bool {
         let follows = self.filled == 0 || self.offset + self.filled as u64 == offset;
         follows && count <= BLOCK_BYTES - self.filled
     }
 
-    /// Room for `count` bytes at `offset`, to be filled by the caller, and one byte more that may be overwritten; only
-    /// if [`WriteBlock::takes`] them.
+    /// Space for `count` bytes at `offset`, to be filled by the caller, and one more byte that may be overwritten;
+    /// only if [`WriteBlock::takes`] them.
     pub(super) fn room(&mut self, offset: u64, count: usize) -> &mut [u8] {
         if self.filled == 0 {
             self.offset = offset;
@@ -39,12 +39,12 @@ impl WriteBlock {
         &mut self.bytes[start..=start + count]
     }
 
-    /// The bytes to write and where; empty if there are none.
+    /// The buffered bytes and their offset; empty if there are none.
     pub(super) fn gathered(&self) -> (&[u8], u64) {
         (&self.bytes[self.base..self.base + self.filled], self.offset)
     }
 
-    /// Forgets what was gathered.
+    /// Discards the buffered bytes.
     pub(super) fn clear(&mut self) {
         self.filled = 0;
     }
