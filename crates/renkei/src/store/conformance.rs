@@ -1,7 +1,7 @@
-//! What every store must do, run over each store there is, on each kind of file system at hand.
+//! The contract of a store, tested on each implementation, on each kind of file system at hand.
 //!
-//! A test is a function of a [`Place`]; `everywhere` runs it over the local store and over the same store
-//! within a fault store, and as a volume, in the temporary directory and on tmpfs. Files are looked at from outside with std.
+//! A test is a function of a [`Place`]; `everywhere` runs it over the local store and over the same store within a
+//! fault store, and as a volume, in the temporary directory and on tmpfs. Files are checked from outside with std.
 
 use super::fault::FaultStore;
 use super::local::{AccessMode, LocalStore};
@@ -21,7 +21,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The stores there are.
+/// All implementations.
 #[derive(Clone, Copy)]
 enum StoreKind {
     Local,
@@ -106,7 +106,7 @@ fn code<T>(result: Result<T, Error>) -> Code {
     result.err().expect("the call must fail").code
 }
 
-/// Whether the test runs as root; says so where a test is then shorter.
+/// Whether the test runs as root; prints a note where a test is then shorter.
 fn is_root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -115,7 +115,7 @@ fn is_root(what: &str) -> bool {
     root
 }
 
-/// The names of the account and group a file belongs to.
+/// The names of a file's account and group.
 fn owners(path: &Path) -> (String, String) {
     let meta = fs::symlink_metadata(path).unwrap();
     (passwd::user_name(meta.uid()).unwrap_or_default(), passwd::group_name(meta.gid()).unwrap_or_default())
@@ -255,7 +255,7 @@ fn a_writer_is_seen_as_long_as_it_has_the_file_open() {
         assert!(read.has_writer());
         drop(writer);
         assert!(!read.has_writer());
-        // Many open it while it is asked about; nobody is harmed.
+        // Many threads open it meanwhile; none of them fails.
         std::thread::scope(|scope| {
             let open = || (0..500).for_each(|_| drop(fs::File::options().append(true).open(&path).unwrap()));
             let others = [scope.spawn(open), scope.spawn(open)];
@@ -364,7 +364,7 @@ fn hard_links_share_the_file() {
         assert_eq!((a.ino, a.dev, a.nlink), (b.ino, b.dev, 2));
         assert_eq!(code(place.root.hard_link(b"a", &*dir, b"b")), Code::PathExists);
         assert_eq!(code(place.root.hard_link(b"none", &*dir, b"c")), Code::PathNotFound);
-        // The link itself is linked, not what it leads to.
+        // The symbolic link itself is linked, not its target.
         place.root.symlink(b"/etc/passwd", b"l").unwrap();
         place.root.hard_link(b"l", &*dir, b"l2").unwrap();
         assert!(matches!(dir.entry(b"l2", Detail::Basic).unwrap().0.kind, EntryKind::Symlink { .. }));
@@ -375,7 +375,7 @@ fn xattr(name: &str, value: &[u8]) -> Xattr {
     Xattr { name: name.as_bytes().to_vec(), value: value.to_vec() }
 }
 
-/// Whether the file system of a place keeps attributes of users at all.
+/// Whether the file system of a place supports user attributes.
 fn keeps_xattrs(place: &Place) -> bool {
     fs::write(place.at("probe"), "").unwrap();
     let set = rustix::fs::setxattr(place.at("probe"), "user.p", b"", rustix::fs::XattrFlags::empty());
@@ -703,7 +703,7 @@ fn the_thread_s_own_account_decides() {
                 ),
                 Code::PermissionDenied
             );
-            // Not the owner, so O_NOATIME is refused, which must not matter.
+            // Not the owner, so O_NOATIME is refused, which must have no effect.
             root.open_read(b"public").unwrap();
             let shared = root.child(b"shared").unwrap();
             let file = shared.create_temp(b"t", false).unwrap();
@@ -711,7 +711,7 @@ fn the_thread_s_own_account_decides() {
             assert_eq!(file.set_meta(&foreign).unwrap().len(), 1);
             let (entry, raw) = shared.entry(b"t", Detail::Full).unwrap();
             assert_eq!((entry.meta.mode, raw.uid, raw.gid), (0o755, 65534, 65534));
-            // A mode without write permission must not stop the same job from going on.
+            // A mode without write permission must not keep the same job from resuming.
             file.set_meta(&meta(0o444, 1, 2)).unwrap();
             shared.create_temp(b"t", true).unwrap().write_at(b"more", 0).unwrap();
             let dropbox = root.child(b"dropbox").unwrap();
@@ -738,7 +738,7 @@ fn a_full_disk_is_no_space() {
     assert!(store.space(&RelPath::root()).unwrap().available < 1 << 20);
     let full = (0..30).find_map(|i| root.mkdir(format!("d{i}").as_bytes(), 0o700).err()).unwrap();
     assert_eq!(full.code, Code::NoSpace);
-    // Another file system in the way of a rename or link.
+    // Another file system between the two names of a rename or link.
     let other = tempfile::tempdir().unwrap();
     let elsewhere = LocalStore::open(other.path(), AccessMode::ReadWrite).unwrap().root().unwrap();
     assert_eq!(code(root.rename(b"f", &*elsewhere, b"f")), Code::CrossDevice);
@@ -746,7 +746,7 @@ fn a_full_disk_is_no_space() {
     drop((file, root, store));
 }
 
-/// A mount that goes away with its value.
+/// A mount that is unmounted on drop.
 struct Mounted(std::ffi::CString);
 
 impl Mounted {
@@ -798,7 +798,7 @@ fn a_directory_swapped_for_a_link_never_leads_out() {
                 }
             }
         });
-        // Also when an assertion fails, or the scope would wait for the swapping thread for ever.
+        // Stopped also when an assertion fails, or the scope would wait for the swapping thread for ever.
         struct StopOnDrop<'a>(&'a AtomicBool);
         impl Drop for StopOnDrop<'_> {
             fn drop(&mut self) {
@@ -820,7 +820,7 @@ fn a_directory_swapped_for_a_link_never_leads_out() {
     assert_eq!(fs::read(place.outside.join("e/bait")).unwrap(), b"x");
 }
 
-/// Tries every way of getting at a file below `d`; returns how many writes went through.
+/// Tries every way to reach a file below `d`; returns how many writes succeeded.
 fn attack(place: &Place) -> u32 {
     let ways = [
         place.store.dir(&rel("d/e")),

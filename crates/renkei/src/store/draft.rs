@@ -1,7 +1,7 @@
-//! A new version of a file on its way: written beside it under a temporary name, and renamed when it is published.
+//! A draft: a new version of a file, written next to it under a temporary name, and renamed when it is published.
 //!
-//! What is there is copied when the first byte is written, not before. A draft that was published is the file itself; what
-//! is written then begins the next version. A draft that is dropped leaves nothing.
+//! The current content is copied at the first write, not before. A published draft is the file itself; a later write
+//! begins the next version. A draft that is dropped leaves nothing.
 
 use super::metadata::SET_ID;
 use super::{Detail, Dir, ReadFile, WriteFile, privileges};
@@ -14,11 +14,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Bytes copied at once where the file system does not copy by itself.
+/// Bytes copied at once where the file system has no copy of its own.
 const COPY_BYTES: usize = 1 << 20;
-/// What is all zeros for so long is left out of a copy, and stays a hole.
+/// Runs of zeros of this length are not copied, and become holes.
 const HOLE_BYTES: usize = 64 << 10;
-/// From here on what is written goes to the disk at once, so that publishing a large file does not wait for all of it.
+/// Offset from which written data is flushed at once (writeback), so that publishing a large file does not wait for
+/// all of it.
 const WRITEBACK_FROM: u64 = 16 << 20;
 
 /// A draft.
@@ -28,52 +29,52 @@ pub(super) struct Draft {
     mode: u32,
     target: Mutex<Target>,
     body: RwLock<Body>,
-    /// The version that it was made from, as it showed then; none if that is not known any more.
+    /// Stamp of the version it is derived from; none if unknown.
     seen: Mutex<Option<Stamp>>,
-    /// The plain file of that version: as long as it is open no other one gets its number.
+    /// The plain file of that version: as long as it is open its inode number is not reused.
     base: Mutex<Option<Box<dyn ReadFile>>>,
-    /// Whether something could not be written: what it holds is not what it should be.
+    /// Whether a write failed, so that the content is incomplete.
     is_broken: AtomicBool,
-    /// Whether its file was made with it, and nothing was published since: then nothing is lost with what is there.
+    /// Whether its file was created with it, and nothing was published since: then a crash loses no earlier content.
     is_new: AtomicBool,
-    /// Whether what it holds is of no use any more.
+    /// Whether its content is not needed any more.
     is_given_up: AtomicBool,
-    /// Counts those that were dropped and not given up, and are left as they are; else they leave nothing.
+    /// Counter of drafts that were dropped but not given up, which are kept; without it a dropped draft is removed.
     left: Option<Arc<AtomicUsize>>,
 }
 
-/// What a draft becomes.
+/// Where a draft is published.
 #[derive(Clone)]
 pub(super) struct Target {
     /// The directory.
     pub(super) dir: Arc<dyn Dir>,
     /// The name in it.
     pub(super) name: Vec<u8>,
-    /// Both as they were asked for.
+    /// The path as requested.
     pub(super) path: RelPath,
-    /// Whether the name was removed, so that there is nothing to publish to.
+    /// Whether the name was removed, so that the draft cannot be published.
     pub(super) is_gone: bool,
 }
 
-/// A version that a draft became.
+/// The version that a draft was published as.
 pub(super) struct Published {
-    /// What the file shows of it.
+    /// Its stamp.
     pub(super) stamp: Stamp,
-    /// What it has beside its content.
+    /// Its metadata.
     pub(super) meta: Meta,
 }
 
-/// What a draft begins with.
+/// The initial content of a draft.
 pub(super) enum Beginning {
-    /// A file that is made now.
+    /// A new file, created now.
     New,
     /// The content of a version.
     Content(Box<dyn ReadFile>),
-    /// Nothing, in place of what is there.
+    /// Empty, to replace the current content.
     Empty,
 }
 
-/// Who may change names now, of those who use one open-file table; nobody when they are gone.
+/// Lock of name changes among the users of one open-file table; refuses all once the session is fenced.
 #[derive(Default)]
 pub(super) struct Names {
     lock: RwLock<()>,
@@ -81,25 +82,25 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// For those who give drafts their names.
+    /// Shared lock, for publishing drafts.
     pub(super) fn give(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
         let held = self.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.expect_more().map(|()| held)
     }
 
-    /// For one alone, who takes names away.
+    /// Exclusive lock, for renames and removals.
     pub(super) fn take(&self) -> Result<RwLockWriteGuard<'_, ()>, Error> {
         let held = self.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.expect_more().map(|()| held)
     }
 
-    /// Refuses whatever has not begun: who asked for it does not hear of it any more, and whoever comes after him may have
-    /// changed the same names.
+    /// Refuses all operations that have not begun (fencing): their client gets no answer any more, and later clients
+    /// may have changed the same names.
     pub(super) fn fence(&self) {
         self.are_fenced.store(true, Ordering::SeqCst);
     }
 
-    /// Passes as long as nobody is fenced.
+    /// Succeeds until the table is fenced.
     pub(super) fn expect_more(&self) -> Result<(), Error> {
         match self.are_fenced.load(Ordering::SeqCst) {
             true => Err(Error::new(Code::ConnectionLost, "change", "file session", "it is over")),
@@ -108,13 +109,13 @@ impl Names {
     }
 }
 
-/// Where a draft's bytes are.
+/// Location of a draft's content.
 enum Body {
-    /// In the version that was there: nothing was written yet.
+    /// The current version: nothing was written yet.
     Read(Box<dyn ReadFile>),
-    /// Under the temporary name in a directory.
+    /// The temporary file, in this directory.
     Fresh(Arc<dyn WriteFile>, Arc<dyn Dir>),
-    /// In the file itself.
+    /// The file itself.
     Published(Arc<dyn WriteFile>),
 }
 
@@ -148,7 +149,7 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Goes on with one that was left under the name `temp`.
+    /// Resumes a draft that was left under the name `temp`.
     pub(super) fn resume(
         target: Target,
         temp: Vec<u8>,
@@ -174,12 +175,12 @@ impl Draft {
         self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets what it holds go when it is dropped.
+    /// Has the content removed when the draft is dropped.
     pub(super) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 
-    /// What it becomes, as things are now.
+    /// The current target.
     pub(super) fn target(&self) -> MutexGuard<'_, Target> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,7 +226,7 @@ impl Draft {
         }
     }
 
-    /// A new temporary file with the content so far.
+    /// A new temporary file with a copy of the current content.
     fn freshen(&self, body: &Body) -> Result<Body, Error> {
         let dir = self.target().dir.clone();
         let file: Arc<dyn WriteFile> = dir.create_temp(&self.temp, false)?.into();
@@ -234,15 +235,15 @@ impl Draft {
             Body::Fresh(from, _) | Body::Published(from) => copy(&Content::Written(&**from), &*file),
         };
         if let Err(error) = copied {
-            // The first error matters; whoever cleans up later finds the name.
+            // The first error matters; a later clean-up finds the file.
             let _ = dir.remove_file(&self.temp);
             return Err(error);
         }
         Ok(Body::Fresh(file, dir))
     }
 
-    /// Makes what it holds durable under the file's name; `names` is held while it is renamed. Gives the version that it became;
-    /// none if nothing was written since the last one.
+    /// Makes the content durable under the file's name; `names` is locked during the rename. Returns the published
+    /// version; none if nothing was written since the last one.
     pub(super) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<Option<Published>, Error> {
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         let target = self.target().clone();
@@ -269,13 +270,13 @@ impl Draft {
         if !names_first {
             return target.dir.sync().map(|()| published);
         }
-        // What a sync could not write it does not tell twice.
+        // A later sync does not report the writeback errors of this one again.
         let synced = target.dir.sync_with(&*file);
         synced.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed)).map(|()| published)
     }
 
-    /// Gives the temporary file its name, wherever that is now; no rename or removal comes in between. Where another site's
-    /// version has that name, this is a file beside it from now on.
+    /// Renames the temporary file to the target's current name; no other rename or removal comes in between. If
+    /// another site's version has that name, this becomes a conflict copy and the target from now on.
     fn rename(&self, from: &dyn Dir, file: &dyn WriteFile, names: &Names) -> Result<(Target, Stamp), Error> {
         let _names = names.give()?;
         let target = self.target().clone();
@@ -294,7 +295,7 @@ impl Draft {
         Ok((self.target().clone(), stamp))
     }
 
-    /// The metadata of the new version: that of the version before but for its time and set-id bits.
+    /// The metadata of the new version: that of the previous one except for mtime and set-id bits.
     fn meta(&self, target: &Target, file: &dyn WriteFile, mtime: Option<FileTime>) -> Result<Meta, Error> {
         let mtime = mtime.map_or_else(|| file.stamp().map(|stamp| stamp.mtime), Ok)?;
         let fresh = Meta { mode: self.mode, mtime, ..Meta::default() };
@@ -328,7 +329,7 @@ fn gone(target: &Target) -> Error {
     Error::new(Code::PathNotFound, "publish", &target.path, "it was removed while it was written")
 }
 
-/// Nothing was written since the file was published, or at all: what is there is made durable.
+/// Makes the current file durable: nothing was written since it was published, or at all.
 fn settle(target: &Target, mtime: Option<FileTime>) -> Result<(), Error> {
     if let Some(mtime) = mtime {
         let meta = target.dir.entry(&target.name, Detail::Full)?.0.meta;
@@ -338,12 +339,12 @@ fn settle(target: &Target, mtime: Option<FileTime>) -> Result<(), Error> {
     target.dir.sync()
 }
 
-/// The first thing that could not be kept, as an error.
+/// Turns the first attribute that could not be kept into an error.
 pub(super) fn refuse_losses(lost: Vec<Error>) -> Result<(), Error> {
     lost.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Makes an empty file under a name that nothing has.
+/// Creates an empty file under a name that must not exist.
 fn make_empty(target: &Target, temp: &[u8], mode: u32) -> Result<Arc<dyn WriteFile>, Error> {
     let file: Arc<dyn WriteFile> = target.dir.create_temp(temp, false)?.into();
     let named = file.stamp().and_then(|stamp| {
@@ -357,7 +358,7 @@ fn make_empty(target: &Target, temp: &[u8], mode: u32) -> Result<Arc<dyn WriteFi
     Ok(file)
 }
 
-/// Lets only regular files be replaced, and nothing; gives what the file shows.
+/// Checks that the target is a regular file or missing; returns the file's stamp.
 fn expect_file(target: &Target) -> Result<Option<Stamp>, Error> {
     let entry = match target.dir.entry(&target.name, Detail::Basic) {
         Ok((entry, _)) => entry,
@@ -371,7 +372,7 @@ fn expect_file(target: &Target) -> Result<Option<Stamp>, Error> {
     }
 }
 
-/// What is copied.
+/// Source of a copy.
 enum Content<'a> {
     Read(&'a dyn ReadFile),
     Written(&'a dyn WriteFile),
@@ -408,7 +409,7 @@ impl Content<'_> {
     }
 }
 
-/// Copies content to an empty file; the file system shares or copies it by itself where it can.
+/// Copies content to an empty file; by reflink or copy_file_range where the file system can.
 fn copy(from: &Content<'_>, to: &dyn WriteFile) -> Result<(), Error> {
     let size = from.size()?;
     let pair = from.descriptor().zip(to.descriptor());
@@ -426,7 +427,7 @@ fn copy(from: &Content<'_>, to: &dyn WriteFile) -> Result<(), Error> {
     to.set_len(size)
 }
 
-/// Lets the kernel copy a range; tells how far it came.
+/// Copies a range with copy_file_range; returns the offset that it reached.
 fn copy_inside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: &Range<u64>) -> u64 {
     let (mut source, mut target) = (range.start, range.start);
     while source < range.end {
@@ -434,7 +435,7 @@ fn copy_inside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: &Range<u64>) -> 
         match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left) {
             Ok(0) => return source,
             Ok(_) | Err(Errno::INTR) => {}
-            // What this cannot do is done by hand, and fails there if it must.
+            // The rest is copied through memory, which reports the error if there is one.
             Err(_) => return source,
         }
     }

@@ -1,23 +1,23 @@
-//! The one table that turns the system's error numbers into renkei's codes.
+//! The one table that maps the system's error numbers to renkei's codes.
 //!
-//! The same number means different things at different steps (EXDEV: out of the jail, or another disk), so the
-//! table has two keys. What is not in it becomes `SystemCall`, with the system's own words as the cause.
+//! The same number means different things at different steps (EXDEV: out of the jail, or another disk), so the table
+//! has two keys. A number that is not in it becomes `SystemCall`, with the system's own message as the cause.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
 use rustix::io::Errno;
 use std::{fmt, io};
 
-/// What was being done when the system refused.
+/// The operation that the system refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Finding a directory below the root.
     Resolve,
     /// Opening a file by its last name.
     Open,
-    /// Making, renaming or removing a name.
+    /// Creating, renaming or removing a name.
     Name,
-    /// Making a link, symbolic or hard.
+    /// Creating a link, symbolic or hard.
     Link,
     /// Reading, writing or syncing content.
     Data,
@@ -25,21 +25,21 @@ pub enum Step {
     Meta,
 }
 
-/// The code for an error number met at `step`.
+/// The code of an error number at `step`.
 pub fn code_of(errno: Errno, step: Step) -> Code {
     at_step(errno, step).unwrap_or_else(|| anywhere(errno))
 }
 
-/// Numbers whose meaning depends on the step.
+/// Error numbers whose meaning depends on the step.
 fn at_step(errno: Errno, step: Step) -> Option<Code> {
     Some(match (errno, step) {
         (Errno::XDEV, Step::Resolve | Step::Open) => Code::OutsideStorage,
         (Errno::LOOP, Step::Resolve) => Code::NotADirectory,
         (Errno::LOOP, _) => Code::OutsideStorage,
-        // A file system that has no links says EPERM; vfat refuses names with EINVAL.
+        // A file system without links returns EPERM; vfat refuses names with EINVAL.
         (Errno::PERM, Step::Link) => Code::Unsupported,
         (Errno::INVAL, Step::Open | Step::Name | Step::Link | Step::Meta) => Code::Unsupported,
-        // Attributes: too large for the file system, or a value it cannot hold.
+        // Attributes: too large for the file system, or an unsupported value.
         (Errno::TOOBIG | Errno::RANGE | Errno::OVERFLOW, Step::Meta) => Code::Unsupported,
         (Errno::NXIO | Errno::NODEV, Step::Open) => Code::SpecialFile,
         (Errno::STALE, Step::Resolve) => Code::StorageMissing,
@@ -47,7 +47,7 @@ fn at_step(errno: Errno, step: Step) -> Option<Code> {
     })
 }
 
-/// Numbers that mean the same everywhere.
+/// Error numbers with the same meaning at every step.
 fn anywhere(errno: Errno) -> Code {
     match errno {
         Errno::NOENT | Errno::STALE => Code::PathNotFound,
@@ -76,13 +76,13 @@ fn anywhere(errno: Errno) -> Code {
     }
 }
 
-/// Makes the error for a call on `subject` that the system refused.
+/// The error of a call on `subject` that the system refused.
 #[cold]
 pub fn error(errno: Errno, step: Step, op: &str, subject: impl fmt::Display) -> Error {
     Error::new(code_of(errno, step), op, subject, io::Error::from(errno))
 }
 
-/// The path of a name in a directory, however long; made printable only when an error shows it.
+/// The path of a name in a directory, of any length; made printable only when an error shows it.
 pub struct Subject(Vec<u8>);
 
 impl fmt::Display for Subject {

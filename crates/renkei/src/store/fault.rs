@@ -46,7 +46,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the operation changes the store or makes a change last.
+    /// Whether the operation changes the store or makes a change durable.
     pub fn changes(self) -> bool {
         !matches!(
             self,
@@ -67,7 +67,7 @@ impl Op {
 pub struct Event {
     /// The operation.
     pub op: Op,
-    /// What it was done to.
+    /// The path it was applied to.
     pub path: RelPath,
     /// The other path of a rename or link.
     pub to: Option<RelPath>,
@@ -162,7 +162,7 @@ impl<S: Store> FaultStore<S> {
         self.plan.state().faults.push(Armed { fault, calls: 0, bytes: 0 });
     }
 
-    /// Lets the next call of `op` wait at both barriers before it is made.
+    /// Has the next call of `op` wait at both barriers before it is made.
     pub fn pause(&self, op: Op, at: [Arc<Barrier>; 2]) {
         self.plan.state().pause = Some((op, at));
     }
@@ -201,7 +201,7 @@ struct Armed {
 }
 
 impl Armed {
-    /// Counts a call and tells how many of its bytes may still go through if it is to fail.
+    /// Counts a call and returns how many of its bytes still go through if it is to fail.
     fn strike(&mut self, len: u64) -> Option<u64> {
         self.calls += 1;
         let before = self.bytes;
@@ -222,7 +222,7 @@ impl State {
 
     fn strike(&mut self, op: Op, path: &RelPath, len: u64) -> Option<(Code, u64)> {
         let matching = self.faults.iter_mut().filter(|armed| armed.fault.matches(op, path));
-        // Every fault counts the call; the one that lets the least through decides.
+        // Every fault counts the call; the one that lets the fewest bytes through decides.
         let struck: Vec<_> =
             matching.filter_map(|armed| armed.strike(len).map(|bytes| (armed.fault.code, bytes))).collect();
         struck.into_iter().min_by_key(|&(_, bytes)| bytes)
@@ -401,7 +401,7 @@ impl Dir for FaultDir {
     }
 
     fn open_direct(&self, _name: &[u8]) -> Option<Box<dyn WriteFile>> {
-        // Every write must be seen and may be made to fail, so there is one way only.
+        // Every write must be logged and may be made to fail, so there is one write path only.
         None
     }
 

@@ -12,7 +12,7 @@ use rustix::io::{self, Errno};
 use std::num::NonZeroU64;
 use std::ops::Range;
 
-/// A regular file, and the path it was opened under, for messages.
+/// A regular file, and the path under which it was opened, for messages.
 pub(super) struct LocalFile {
     pub(super) fd: OwnedFd,
     pub(super) subject: Subject,
@@ -46,7 +46,7 @@ impl LocalFile {
             .and_then(|start| Ok(start..rustix::fs::seek(&self.fd, SeekFrom::Hole(start))?));
         match found {
             Ok(range) => Ok(Some(range)),
-            // Beyond the last data, or the file was cut in between.
+            // Beyond the last data, or the file was truncated in between.
             Err(Errno::NXIO) => Ok(None),
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let size = rustix::fs::fstat(&self.fd)?.st_size as u64;
@@ -57,10 +57,10 @@ impl LocalFile {
     }
 }
 
-/// Which signal tells of a lease; asm-generic/fcntl.h, which x86-64 and arm64 have; libc does not name it.
+/// Sets the signal of a lease break; from asm-generic/fcntl.h, which x86-64 and arm64 share; libc lacks it.
 const F_SETSIG: libc::c_int = 10;
 
-/// One call of fcntl(2) that takes and gives a number.
+/// A call of fcntl(2) with a numeric argument.
 fn control(fd: &OwnedFd, command: libc::c_int, argument: libc::c_int) -> Result<(), Errno> {
     // SAFETY: the descriptor is open as long as it is borrowed, and the commands used here take a number alone.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
@@ -85,7 +85,7 @@ impl ReadFile for LocalFile {
 
     fn advise_sequential(&self, range: Range<u64>) {
         let len = NonZeroU64::new(range.end.saturating_sub(range.start));
-        // A hint; its refusal changes nothing.
+        // A hint; a refusal is ignored.
         let _ = rustix::fs::fadvise(&self.fd, range.start, len, Advice::Sequential);
     }
 
@@ -94,8 +94,9 @@ impl ReadFile for LocalFile {
     }
 
     fn has_writer(&self) -> bool {
-        // A lease for reading is given only while nobody writes. Who opens the file to write while there is one waits for
-        // its end, which comes at once; the holder gets a signal then, so it must be one that does nothing by default.
+        // A read lease is granted only while no process has the file open for writing. A process that opens it for
+        // writing meanwhile blocks until the lease ends, which is at once; the holder then gets a signal, so it must
+        // be one that is ignored by default.
         let leased = control(&self.fd, F_SETSIG, libc::SIGURG)
             .and_then(|()| control(&self.fd, libc::F_SETLEASE, libc::F_RDLCK));
         match leased {
@@ -146,16 +147,16 @@ impl WriteFile for LocalFile {
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO | Errno::ROFS)) => {
                 Err(self.fail(errno, "allocate"))
             }
-            // Not every file system can reserve; writing will tell.
+            // Not every file system can allocate ahead; a write reports the lack of space.
             _ => Ok(()),
         }
     }
 
     fn room(&self) -> Option<u64> {
-        // The first block, which will be written in any case: whether it can be reserved at all.
+        // The first block, which will be written in any case: a test of whether allocation works at all.
         match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, 0, 1) {
             Ok(()) | Err(Errno::NOSPC) => {}
-            // A full quota is told by what is written.
+            // An exceeded quota is reported by the write.
             Err(_) => return None,
         }
         let stat = rustix::fs::fstatvfs(&self.fd).ok()?;
@@ -167,7 +168,7 @@ impl WriteFile for LocalFile {
         let len = range.end.saturating_sub(range.start);
         if len > 0 {
             let punch = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
-            // Not every file system can; the room is then given back when the file is removed.
+            // Not every file system can; the space is then freed when the file is removed.
             let _ = rustix::fs::fallocate(&self.fd, punch, range.start, len);
         }
     }
@@ -195,7 +196,7 @@ impl WriteFile for LocalFile {
     }
 }
 
-/// Calls again while a signal interrupts.
+/// Retries a call that was interrupted by a signal (EINTR).
 pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

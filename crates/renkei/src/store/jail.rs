@@ -12,13 +12,13 @@ use rustix::io::{self, Errno};
 /// Longest piece given to the kernel: PATH_MAX without the final NUL.
 const MAX_PIECE_BYTES: usize = 4095;
 
-/// How often a resolution that a concurrent rename disturbed (EAGAIN) is tried again.
+/// Most retries of a resolution that a concurrent rename disturbed (EAGAIN).
 const MAX_TRIES: usize = 1000;
 
-/// How the handle of a directory is opened: enough to work in it, needing no read permission.
+/// Flags of a directory handle: enough to work in it, needing no read permission.
 pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
-/// Opens `path` below `dir` with the jail's rules and `extra` ones.
+/// Opens `path` below `dir` under the jail's resolve flags and `extra` ones.
 pub(super) fn open_beneath(
     dir: BorrowedFd<'_>,
     path: &[u8],

@@ -1,9 +1,10 @@
-//! Leases at work: the table of a place whose changes are all known, with a clock and threads that wait.
+//! Leases: the table of a store all of whose changes are seen, with a clock and threads that wait.
 //!
-//! Who serves somebody that wants to be told joins as a [`LeaseHolder`], notes each directory that is looked into before it is
-//! read, and sends on the calls that [`LeaseHolder::next_told`] gives. Who changes something says so after it is done
-//! ([`LeaseTable::changed`]) and, before that is acknowledged, waits until all who were called have answered or their
-//! terms are over ([`LeaseTable::settle`]). Calls of one holder that wait to be sent become one.
+//! The session of a client that wants callbacks joins as a [`LeaseHolder`], registers it on each directory before
+//! reading it, and sends the callbacks that [`LeaseHolder::next_told`] returns. A writer reports a change after it is
+//! made ([`LeaseTable::changed`]) and, before the change is acknowledged, waits until all called holders have
+//! answered or their terms have expired ([`LeaseTable::settle`]). Pending callbacks of one holder are merged into
+//! one.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::callbacks::{Callback, CallbackQueue};
@@ -15,24 +16,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a holder may cache what it was told after its last sign of life; so long he may hold up who changes something.
+/// How long a holder may use its cache after its last sign of life, and so the longest time for which it delays a
+/// change.
 pub const TERM: Duration = Duration::from_secs(3);
 
-/// Most directories that all holders of a place hold together.
+/// Most directories under lease in one table, over all holders.
 pub const MOST: usize = 100_000;
 
-/// The leases on one place.
+/// The leases on one store.
 pub struct LeaseTable {
     telling: Mutex<CallbackQueue>,
     changed: Condvar,
     begun: Instant,
-    /// Whether anybody holds something: looked at before each change.
+    /// Whether any lease is held: checked before each change, without the lock.
     is_held: AtomicBool,
-    /// Whether holders of a table before this one may have valid leases.
+    /// Whether holders of the previous table may have valid leases (grace period).
     is_quiet: AtomicBool,
-    /// Whether nothing is leased for now.
+    /// Whether granting is suspended.
     is_suspended: AtomicBool,
-    /// The file that exists as long as a holder may have a valid lease, for the table after this one.
+    /// A file that exists as long as a holder may have a valid lease, read by the next table.
     note: Option<Note>,
 }
 
@@ -41,11 +43,11 @@ struct Note {
     is_there: AtomicBool,
 }
 
-/// A holder of leases, as who serves him sees him.
+/// A lease holder, as seen by its session.
 pub struct LeaseHolder {
     table: Arc<LeaseTable>,
     id: HolderId,
-    /// Whether the session that serves him has ended.
+    /// Whether its session has ended.
     is_over: AtomicBool,
 }
 
@@ -56,7 +58,7 @@ impl Default for LeaseTable {
 }
 
 impl LeaseTable {
-    /// A table for terms of this length, of at most so many directories.
+    /// A table with this length of terms, and this limit of directories.
     pub fn new(term: Duration, most: usize) -> Self {
         let (changed, begun, is_held) = (Condvar::new(), Instant::now(), AtomicBool::new(false));
         let (telling, is_quiet) = (Mutex::new(CallbackQueue::new(term, most)), AtomicBool::new(false));
@@ -64,8 +66,9 @@ impl LeaseTable {
         LeaseTable { telling, changed, begun, is_held, is_quiet, is_suspended, note: None }
     }
 
-    /// The same for a place that outlives this process: a file says whether a holder may have a valid lease. If it is there already,
-    /// nothing that is changed within the next term is acknowledged before its end.
+    /// A table of a store that outlives this process: a file records whether a holder may have a valid lease. If it
+    /// exists already, changes made within the next term are acknowledged only at the end of that term (grace
+    /// period).
     pub fn noted_in(path: PathBuf, term: Duration, most: usize) -> Self {
         let (table, is_there) = (LeaseTable::new(term, most), path.exists());
         let telling = match is_there {
@@ -84,10 +87,10 @@ impl LeaseTable {
         self.begun.elapsed()
     }
 
-    /// A new holder.
+    /// Adds a holder.
     ///
     /// # Errors
-    /// It cannot be noted that there is one.
+    /// The file that records holders cannot be written.
     pub fn join(self: &Arc<Self>) -> Result<LeaseHolder, Error> {
         let (mut telling, now) = (self.telling(), self.now());
         if let Some(note) = &self.note
@@ -100,29 +103,30 @@ impl LeaseTable {
         Ok(LeaseHolder { table: self.clone(), id, is_over: AtomicBool::new(false) })
     }
 
-    /// If no lease is valid any more, the table after this one need not wait.
+    /// Removes the file once no lease is valid, so that the next table needs no grace period.
     fn tidy_note(&self, telling: &CallbackQueue) {
         let Some(note) = &self.note else { return };
         if note.is_there.load(Ordering::SeqCst) && telling.is_forgotten(self.now()) {
-            // One that stays costs a wait.
+            // A file that stays costs one grace period.
             let _ = std::fs::remove_file(&note.path);
             note.is_there.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Whether anybody would have to be told of a change.
+    /// Whether any holder would have to be called for a change.
     pub fn is_held(&self) -> bool {
         self.is_held.load(Ordering::SeqCst)
     }
 
-    /// A holder has made a directory, and takes it for empty as long as he hears nothing else: he holds it, or hears at once.
+    /// Grants a holder the lease on a directory it has created, whose content it takes to be empty; calls the
+    /// holders back at once if the grant fails or the directory is not empty.
     pub fn hold_made(&self, holder: HolderId, dir: u64, is_empty: impl FnOnce() -> bool) {
         if self.note(holder, dir) == Noted::No || !is_empty() {
             self.changed_anywhere(None, &Changed::name(dir, b""));
         }
     }
 
-    /// Leases nothing any more, or again. Returns when no lease is valid any more.
+    /// Suspends or resumes granting. A suspension returns when no lease is valid any more.
     pub fn suspend(&self, is_suspended: bool) {
         if self.is_suspended.swap(is_suspended, Ordering::SeqCst) == is_suspended || !is_suspended {
             return;
@@ -133,7 +137,7 @@ impl LeaseTable {
 
     fn note(&self, holder: HolderId, dir: u64) -> Noted {
         let (mut telling, now) = (self.telling(), self.now());
-        // Under the lock: who was noted before it was said is called.
+        // Checked under the lock: a holder registered before the suspension gets its callback.
         if self.is_suspended.load(Ordering::SeqCst) {
             return Noted::No;
         }
@@ -144,12 +148,12 @@ impl LeaseTable {
         noted
     }
 
-    /// Something has changed, by a holder or somebody else: tells those who looked into the directories in question.
+    /// Reports a change, by a holder or another writer: calls the holders of the directories concerned.
     pub fn changed(&self, by: Option<HolderId>, what: &Changed) {
         self.tell(|telling, now| telling.changed(by, what, now));
     }
 
-    /// The same where it is not known in which directories: tells everybody.
+    /// Reports a change whose directories are unknown: calls all holders.
     pub fn changed_anywhere(&self, by: Option<HolderId>, what: &Changed) {
         self.tell(|telling, now| telling.changed_anywhere(by, what, now));
     }
@@ -167,7 +171,8 @@ impl LeaseTable {
         }
     }
 
-    /// Returns when all who were called so far have answered or their terms are over; a holder does not wait for himself.
+    /// Waits until all holders called so far have answered or their terms have expired; a holder does not wait for
+    /// itself.
     pub fn settle(&self, by: Option<HolderId>) {
         let was_quiet = self.is_quiet.load(Ordering::SeqCst);
         if !self.is_held() && !was_quiet {
@@ -189,13 +194,13 @@ impl LeaseTable {
         }
     }
 
-    /// Holders, and the directories that they hold.
+    /// Number of holders, and of the directories under lease.
     pub fn counts(&self) -> (usize, usize) {
         self.telling().counts()
     }
 }
 
-/// Makes the file that says that a holder may have a valid lease, so that it outlives a power cut.
+/// Creates the file that records that a holder may have a valid lease, durably.
 fn make_note(path: &Path) -> Result<(), Error> {
     let made = File::create(path).and_then(|file| file.sync_all());
     let synced = made.and_then(|()| File::open(path.parent().unwrap_or(path))?.sync_all());
@@ -203,7 +208,7 @@ fn make_note(path: &Path) -> Result<(), Error> {
 }
 
 impl LeaseHolder {
-    /// Which holder it is.
+    /// Id of the holder.
     pub fn id(&self) -> HolderId {
         self.id
     }
@@ -213,24 +218,24 @@ impl LeaseHolder {
         &self.table
     }
 
-    /// Notes that the holder is about to look into a directory.
+    /// Registers the holder on a directory that it is about to read.
     pub fn note(&self, dir: u64) -> Noted {
         self.table.note(self.id, dir)
     }
 
-    /// The holder asks for a term, with this number, in this round of the locks: he is told after what waits.
+    /// Requests a term for the holder, with this number and lock epoch: it is sent after the pending callbacks.
     pub fn ask_term(&self, number: u64, locks: u64) {
         self.table.telling().ask_term(self.id, number, locks);
         self.table.changed.notify_all();
     }
 
-    /// The holder has answered.
+    /// Notes the holder's answer to a callback.
     pub fn answer(&self, number: u64) {
         self.table.telling().answer(self.id, number);
         self.table.changed.notify_all();
     }
 
-    /// The holder's leases end, and it comes back no more.
+    /// Ends the holder's leases; it does not return.
     pub fn leave(&self) {
         let mut telling = self.table.telling();
         telling.leave(self.id);
@@ -239,7 +244,7 @@ impl LeaseHolder {
         self.table.changed.notify_all();
     }
 
-    /// Waits for what the holder is to be told next; none when the session has ended.
+    /// Waits for the next message to the holder; none once the session has ended.
     pub fn next_told(&self) -> Option<Callback> {
         let mut telling = self.table.telling();
         loop {
@@ -253,7 +258,7 @@ impl LeaseHolder {
         }
     }
 
-    /// The session has ended. Who was served may not know yet, and is waited for to the end of his term.
+    /// Ends the session. The client may not know yet, so changes wait for the end of its term.
     pub fn end(&self) {
         {
             let mut telling = self.table.telling();
@@ -329,7 +334,7 @@ mod tests {
         let holder = first.join().unwrap();
         holder.note(7);
         holder.end();
-        // It is killed now, and the holder believes on.
+        // The process is killed now, and the holder keeps using its cache.
         let second = begin();
         assert!(waits(&second) && !waits(&second), "once");
         assert!(!waits(&begin()), "nobody holds anything any more");

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, RawDir, RawDirEntry};
 use rustix::io;
 use std::collections::VecDeque;
 
-/// Room for one getdents call: about a thousand short names, and always one of 255 bytes.
+/// Buffer of one getdents call: about a thousand short names, and always one of 255 bytes.
 const BATCH_BYTES: usize = 32 * 1024;
 
 /// Reads one directory to its end; memory does not grow with the number of names.
@@ -21,7 +21,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Starts reading `fd`, which is open for reading and shared with nobody.
+    /// Starts reading `fd`, which is open for reading and not shared.
     pub(super) fn new(fd: OwnedFd, subject: Subject) -> Self {
         let buffer = Vec::with_capacity(BATCH_BYTES);
         Entries { fd, subject, buffer, batch: VecDeque::new(), at_end: false }

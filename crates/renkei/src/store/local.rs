@@ -1,9 +1,9 @@
 //! The local file system (or a mounted parallel one) as a store.
 //!
-//! The root is opened once and held, so a storage that is unmounted or replaced underneath is never mistaken
-//! for the one that was there. Directories are O_PATH handles: they need no read permission, only files and
-//! listings do. Every path is resolved by the rules of `jail`; a single name is checked to be one, and never
-//! followed. Needs Linux 5.8 (openat2, empty paths in utimensat) and /proc.
+//! The root is opened once and held, so a storage that is unmounted or replaced underneath is never mistaken for the
+//! original one. Directories are O_PATH handles: they need no read permission, only files and listings do. Every path
+//! is resolved by the rules of `jail`; a single name is checked to be one, and never followed. Needs Linux 5.8
+//! (openat2, empty paths in utimensat) and /proc.
 
 use super::errno::{self, Step};
 use super::file::{LocalFile, retry};
@@ -25,18 +25,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a call starts anew when somebody else changes the same name in between.
+/// Most retries of a call on a name that changes concurrently.
 const MAX_RACES: usize = 16;
 
-/// What the owner of a directory needs to list, enter and change it.
+/// Mode bits that the owner of a directory needs to list, enter and change it.
 const OWNER_ALL: u32 = 0o700;
 
-/// What may be done in a store.
+/// Permitted operations of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
-    /// Everything.
+    /// All.
     ReadWrite,
-    /// Everything that changes nothing.
+    /// Only those that change nothing.
     ReadOnly,
 }
 
@@ -84,7 +84,7 @@ impl LocalStore {
     }
 }
 
-/// Tries what everything else rests on.
+/// Checks the kernel features that the store depends on.
 fn check_system(root: &OwnedFd) -> Result<(), String> {
     open_beneath(root.as_fd(), b".", HANDLE, ResolveFlags::empty()).map_err(|errno| match errno {
         Errno::NOSYS => "this kernel has no openat2; Linux 5.8 or later is needed".into(),
@@ -138,7 +138,7 @@ impl LocalDir {
         result.map_err(|errno| self.fail(errno, step, op, name))
     }
 
-    /// Lets only single names pass, which cannot lead out of this directory.
+    /// Accepts only single names, which cannot lead out of this directory.
     fn check_name(&self, op: &str, name: &[u8]) -> Result<(), Error> {
         let is_name = !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0);
         if is_name {
@@ -147,7 +147,7 @@ impl LocalDir {
         Err(Error::new(Code::BadPath, op, errno::subject(&self.path, name), "not a single name"))
     }
 
-    /// [`LocalDir::check_name`], and lets nothing pass in a read-only store, and no marker.
+    /// [`LocalDir::check_name`], and refuses read-only stores and markers.
     fn check_change(&self, op: &str, name: &[u8]) -> Result<(), Error> {
         self.check_writable(op, name)?;
         if is_marker(name) {
@@ -156,7 +156,8 @@ impl LocalDir {
         self.check_name(op, name)
     }
 
-    /// Who works for others gives nothing that gives rights away another name, where more people might reach it.
+    /// Keeps a thread that works for others from moving files that confer privileges to where more users might reach
+    /// them.
     fn check_privileged(&self, op: &str, name: &[u8], to: &LocalDir) -> Result<(), Error> {
         if !privileges::is_lent() || is_temp_name(name) {
             return Ok(());
@@ -184,7 +185,7 @@ impl LocalDir {
         Err(Error::new(Code::ReadOnlyStorage, op, errno::subject(&self.path, name), why))
     }
 
-    /// The other directory of a rename or link, if it is one of ours and may be changed.
+    /// The other directory of a rename or link, if it is of this type and may be changed.
     fn peer<'a>(&self, op: &str, dir: &'a dyn Dir, name: &[u8]) -> Result<&'a LocalDir, Error> {
         let Some(peer) = dir.as_any().downcast_ref::<LocalDir>() else {
             let why = "the two directories are not of one store";
@@ -216,7 +217,7 @@ impl LocalDir {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// stat, and a link's content, of the same thing.
+    /// stat and readlink of the same inode.
     fn stat_and_target(&self, name: &[u8]) -> io::Result<(Stat, Vec<u8>)> {
         for _ in 0..MAX_RACES {
             let stat = self.stat(name)?;
@@ -237,13 +238,13 @@ impl LocalDir {
     fn open_quietly(&self, name: &[u8]) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         match open_name(self.fd.as_fd(), name, flags | OFlags::NOATIME) {
-            // Only a file's owner may ask for that.
+            // Only a file's owner may set O_NOATIME.
             Err(Errno::PERM) => open_name(self.fd.as_fd(), name, flags),
             done => done,
         }
     }
 
-    /// Opens what is there under a temporary name, if it is safe to go on writing to it.
+    /// Opens an existing temporary file, if it is safe to continue writing to it.
     fn open_own(&self, name: &[u8]) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
         let handle = open_name(self.fd.as_fd(), name, OFlags::PATH)?;
@@ -289,13 +290,13 @@ impl LocalDir {
     fn move_no_replace(&self, from: &[u8], to_dir: &LocalDir, to: &[u8]) -> io::Result<()> {
         let (here, there) = (&self.fd, &to_dir.fd);
         match rustix::fs::renameat_with(here, from, there, to, RenameFlags::NOREPLACE) {
-            // The file system does not know the flag (NFS); what does the same in two steps is found.
+            // The file system does not know the flag (NFS): the same in two steps.
             Err(Errno::INVAL | Errno::NOSYS) => self.move_in_two_steps(from, to_dir, to),
             done => done,
         }
     }
 
-    /// Renames without replacing by link and unlink; a directory goes over an empty one made for it.
+    /// Renames without replacing by link and unlink; a directory is renamed over an empty one created for it.
     fn move_in_two_steps(&self, from: &[u8], to_dir: &LocalDir, to: &[u8]) -> io::Result<()> {
         let (here, there) = (&self.fd, &to_dir.fd);
         if metadata::file_type(&self.stat(from)?) != FileType::Directory {
@@ -304,7 +305,7 @@ impl LocalDir {
         }
         rustix::fs::mkdirat(there, to, Mode::RWXU)?;
         rustix::fs::renameat(here, from, there, to).inspect_err(|_| {
-            // The empty directory was ours; if it cannot go, the error that matters is the first.
+            // The empty directory was created here; if it cannot be removed, the first error is the one that matters.
             let _ = rustix::fs::unlinkat(there, to, AtFlags::REMOVEDIR);
         })
     }
@@ -319,7 +320,7 @@ impl LocalDir {
     }
 }
 
-/// Whether a temporary file is ours alone: regular, one name, owned by this account.
+/// Whether a temporary file is private: regular, one name, owned by this account.
 fn is_own(stat: &Stat) -> bool {
     metadata::file_type(stat) == FileType::RegularFile
         && stat.st_nlink == 1
@@ -340,7 +341,7 @@ impl Dir for LocalDir {
         let mut above = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
         while let Ok(dir) = above {
             let Ok(stat) = rustix::fs::fstat(&dir) else { break };
-            // The root of the machine is above itself.
+            // The root directory is its own parent.
             if found.last() == Some(&(stat.st_dev, stat.st_ino)) || found.len() == MAX_LINEAGE {
                 break;
             }
@@ -478,7 +479,7 @@ impl Dir for LocalDir {
     fn is_locked(&self) -> Result<bool, Error> {
         let stat = self.done(rustix::fs::fstat(&self.fd), Step::Meta, "stat", b"")?;
         let uid = metadata::file_uid();
-        // Modes do not hold root back.
+        // Modes do not restrict root.
         Ok(stat.st_mode & OWNER_ALL != OWNER_ALL && stat.st_uid == uid && uid != 0)
     }
 
@@ -495,7 +496,7 @@ impl Dir for LocalDir {
         self.check_name("sync", name)?;
         match self.open_quietly(name) {
             Ok(fd) => self.done(retry(|| rustix::fs::fsync(&fd)), Step::Data, "sync", name),
-            // Its mode may keep even its owner from opening it.
+            // The mode may keep even the owner from opening it.
             Err(Errno::ACCESS) => self.sync_fs(),
             Err(errno) => self.done(Err(errno), Step::Open, "sync", name),
         }
@@ -507,7 +508,7 @@ impl Dir for LocalDir {
             return Ok(());
         };
         match retry(|| rustix::fs::fsync(&fd)) {
-            // Some file systems keep names safe by themselves and refuse the call on directories.
+            // Some file systems keep names durable by themselves and refuse to sync directories.
             Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
             Err(errno) => Err(self.fail(errno, Step::Data, "sync", b"")),
         }

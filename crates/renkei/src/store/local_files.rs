@@ -1,12 +1,12 @@
-//! The open-file table over a store: operations on single files, done directly below one directory.
+//! The open-file table over a store: operations on single files, performed directly below one directory.
 //!
-//! Callers (a mount, a file session of another site) see that directory as the root. Each open file has a handle, which
-//! is shared by all threads that use the table; the credentials of those threads decide what is allowed. Links on
-//! the way to a path are not followed: a caller that looks up names one by one follows them itself.
+//! Callers (a mount, a file session of another site) see that directory as the root. Each open file has a handle,
+//! which is shared by all threads that use the table; the credentials of those threads decide what is allowed.
+//! Symbolic links in a path are not followed: a caller that looks up names one by one follows them itself.
 //!
-//! Guarantees: no version is visible before it is published; an open handle goes on reading the version that was opened;
-//! a draft follows its file when that is renamed through the same table, and has nowhere to go when it is removed.
-//! Non-goal: changing a file in place.
+//! Guarantees: no version is visible before it is published; an open handle continues to read the version that was
+//! opened; a draft follows its file when that is renamed through the same table, and cannot be published once it is
+//! removed. Non-goal: changing a file in place.
 
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::leases::LeaseHolder;
@@ -32,33 +32,33 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Handles that one open-file table may have.
+/// Most handles of one open-file table.
 pub const MAX_OPEN: usize = 4096;
 /// Bytes of entries in one answer about a directory.
 const ITEMS_BYTES: usize = 1 << 20;
 /// Unit of a file's blocks.
 const BLOCK_BYTES: u64 = 512;
-/// How often a file is looked at again that is replaced while it is opened.
+/// Most attempts to open a file that is replaced concurrently.
 const MAX_RACES: u32 = 16;
-/// How long it is waited for what belongs to a version that another site gives out already.
+/// Timeout for the content of a version that another site announces already.
 const VERSION_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses meanwhile.
+/// Backoff meanwhile.
 const VERSION_PAUSES: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(50);
 
-/// A directory of a store, and what is open below it.
+/// A directory of a store, and the open files below it.
 pub struct LocalFiles {
     store: Arc<dyn Store>,
     path: RelPath,
     base: Arc<dyn Dir>,
     is_writable: bool,
-    /// What of other sites' changes an open has to see.
+    /// How much of other sites' changes an open has to see.
     consistency: Consistency,
-    /// Who is told of changes, if he wants to be.
+    /// The client's lease holder, if it asked for leases.
     holder: Option<Arc<LeaseHolder>>,
-    /// Who decides about locks.
+    /// Decides about the client's locks.
     locker: Option<Arc<dyn Locker>>,
     job: u64,
-    /// Drafts that were left for another session to take up; `None` if all go with the open-file table.
+    /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
     open: Mutex<Table>,
     names: Names,
@@ -79,21 +79,21 @@ enum Open {
 struct Reading {
     dir: Arc<dyn Dir>,
     listing: Listing,
-    /// Found and not told yet.
+    /// Read from the listing and not returned yet.
     next: Option<Item>,
-    /// Whether who reads it holds it.
+    /// Whether the reader has a lease on the directory.
     is_held: bool,
 }
 
 impl LocalFiles {
-    /// An open-file table on the directory `path` of a store, which is held from now on.
+    /// An open-file table on the directory `path` of a store, which it keeps open.
     ///
     /// # Errors
     /// As [`Store::dir`].
     pub fn new(store: Arc<dyn Store>, path: RelPath, is_writable: bool) -> Result<Self, Error> {
         let base = store.dir(&path)?;
         let (job, first) = (random()?, random()?);
-        // Handles of another table do not fit by chance.
+        // A random start keeps handles of another table invalid here.
         let table = Table { next: first >> 1, open: HashMap::new() };
         Ok(LocalFiles {
             store,
@@ -110,17 +110,17 @@ impl LocalFiles {
         })
     }
 
-    /// The same, whose drafts outlive it under the key `job` if they are not closed; counted in `left` then.
+    /// Keeps drafts that are not closed, under the key `job`; they are counted in `left`.
     pub fn leaving(self, job: u64, left: Arc<AtomicUsize>) -> Self {
         LocalFiles { job, left: Some(left), ..self }
     }
 
-    /// The same with a consistency that its opens have to have.
+    /// Sets the consistency that opens must have.
     pub fn seeing(self, consistency: Consistency) -> Self {
         LocalFiles { consistency, ..self }
     }
 
-    /// Waits until an open sees what was closed before; tells whether the store had to ask for that.
+    /// Waits until an open sees all earlier closes; returns whether the store had to send a request for that.
     fn catch_up(&self) -> Result<bool, Error> {
         if self.consistency == Consistency::Relaxed {
             return Ok(false);
@@ -135,17 +135,17 @@ impl LocalFiles {
         }
     }
 
-    /// The same for a holder of leases on the store.
+    /// Sets the lease holder.
     pub fn held_by(self, holder: Arc<LeaseHolder>) -> Self {
         LocalFiles { holder: Some(holder), ..self }
     }
 
-    /// The same for a client whose locks `locker` decides about.
+    /// Sets the decider about the client's locks.
     pub fn locked_by(self, locker: Arc<dyn Locker>) -> Self {
         LocalFiles { locker: Some(locker), ..self }
     }
 
-    /// Who decides about the lock of a file, and which file it is to him.
+    /// The decider about the lock of a file, and the file's identity there.
     fn locker(&self, path: &RelPath) -> Result<(&dyn Locker, LockAt), Error> {
         let nobody = || Error::new(Code::LocksAway, "lock", path, "locks are not managed here");
         let locker = self.locker.as_deref().ok_or_else(nobody)?;
@@ -165,14 +165,14 @@ impl LocalFiles {
         locker.find(at, owner, span).map(Answer::Locked)
     }
 
-    /// Says that the holder looks into a directory, before he does; whether what he finds is held.
+    /// Registers the holder on a directory before it reads there; returns whether the content is under a lease.
     fn note(&self, dir: &dyn Dir) -> bool {
         let Some(holder) = &self.holder else { return false };
         dir.self_entry(Detail::Basic).is_ok_and(|(_, raw)| holder.note(raw.ino) != Noted::No)
     }
 
-    /// Says that the holder looks at a directory itself. What was read of it before may have changed since if he did
-    /// not hold it: none then.
+    /// Registers the holder on a directory itself. If it was not registered before, the attributes read earlier may
+    /// have changed since: `None` then.
     fn note_found(&self, item: &Item) -> Option<bool> {
         match &self.holder {
             Some(holder) if item.entry.kind == EntryKind::Dir => match holder.note(item.ino) {
@@ -183,12 +183,12 @@ impl LocalFiles {
         }
     }
 
-    /// The answer, under a lease if it is held.
+    /// The answer, marked as leased if it is.
     fn held(is_held: bool, answer: Answer, dirs: Vec<Item>) -> Answer {
         if is_held { Answer::Held { answer: Box::new(answer), dirs } } else { answer }
     }
 
-    /// The directories that an operation changes, for a holder of leases who wants to know how they are then.
+    /// The directories that an operation changes, for a lease holder, which gets their new attributes.
     fn parents_of(&self, op: &Op) -> Vec<Arc<dyn Dir>> {
         if self.holder.is_none() {
             return Vec::new();
@@ -205,7 +205,7 @@ impl LocalFiles {
         dirs.collect::<Result<_, Error>>().unwrap_or_default()
     }
 
-    /// A name that is not here may have been made elsewhere.
+    /// Looks up a path; a name that is missing here may exist at another site.
     fn look_anywhere(&self, path: &RelPath) -> Result<Answer, Error> {
         match self.look_held(path) {
             Err(error) if error.code == Code::PathNotFound && self.catch_up()? => self.look_held(path),
@@ -229,12 +229,12 @@ impl LocalFiles {
         Ok(Self::held(is_held && found, Answer::Item(item), Vec::new()))
     }
 
-    /// The key in the names of its temporary files.
+    /// The key in the names of the temporary files.
     pub fn job(&self) -> u64 {
         self.job
     }
 
-    /// How much is open.
+    /// Number of open handles.
     pub fn open_count(&self) -> usize {
         self.table().open.len()
     }
@@ -268,7 +268,7 @@ impl LocalFiles {
         if path.is_root() { Ok(self.base.clone()) } else { self.base.descend(path) }
     }
 
-    /// The directory a path lies in, and its name there.
+    /// The directory that holds `path`, and its name there.
     fn place(&self, path: &RelPath) -> Result<(Arc<dyn Dir>, Vec<u8>), Error> {
         let Some(name) = path.name() else {
             let cause = "the top of what was opened";
@@ -312,7 +312,7 @@ impl LocalFiles {
 
     fn open_dir(&self, path: &RelPath) -> Result<Answer, Error> {
         self.catch_up()?;
-        // Its own handle: what it has read ahead is of this moment.
+        // A fresh handle: its read-ahead of the listing begins now.
         let dir = self.base.descend(path)?;
         let is_held = self.note(&*dir);
         let item = item(dir.self_entry(Detail::Basic)?, path.clone());
@@ -330,7 +330,7 @@ impl LocalFiles {
         Ok(Self::held(is_held, Answer::Items { items, more }, Vec::new()))
     }
 
-    /// Notes the directories among what was listed, and looks at those again that were not held before.
+    /// Registers the holder on listed directories, and reads those again that were not registered before.
     fn note_all(&self, dir: &dyn Dir, items: &mut [Item]) -> Result<bool, Error> {
         let mut is_held = true;
         for found in items {
@@ -355,7 +355,7 @@ impl LocalFiles {
         self.catch_up()?;
         let target = self.target(path)?;
         if self.table().open.len() >= MAX_OPEN {
-            // Before anything is made.
+            // Checked before anything is created.
             return Err(too_many());
         }
         let (beginning, found) = match start {
@@ -382,7 +382,7 @@ impl LocalFiles {
         table.next - 1
     }
 
-    /// The name a draft is written under.
+    /// The temporary name of a draft.
     fn temp(&self, handle: Handle) -> Result<Vec<u8>, Error> {
         Ok(temp_name(self.job, &RelPath::parse(format!("draft-{handle}").as_bytes())?))
     }
@@ -435,7 +435,7 @@ impl LocalFiles {
         if let Open::Draft(draft) = &*closed {
             draft.give_up();
         }
-        // Outside the lock: it may remove a temporary file.
+        // Dropped outside the lock: that may remove a temporary file.
         drop(closed);
         Ok(Answer::Done)
     }
@@ -448,7 +448,7 @@ impl LocalFiles {
             let (dir, name) = self.place(path)?;
             let before = dir.entry(&name, Detail::Full)?.0;
             let wanted = altered(&before.meta, change);
-            // Judged first: what is refused changes nothing.
+            // Checked first, so that a refused change has no effect.
             if let Some(why) = refuses_set_id(&before, wanted.mode) {
                 return Err(Error::new(Code::PermissionDenied, "chmod", &before.path, why));
             }
@@ -473,7 +473,7 @@ impl LocalFiles {
         if has & 0o777 == wanted {
             return Ok(made);
         }
-        // The umask is that of whoever asks, not of this process.
+        // The umask to apply is the client's, not that of this process.
         self.alter(path, &Alteration { mode: Some(has & !0o777 | wanted), ..Alteration::default() })
     }
 
@@ -513,7 +513,8 @@ impl LocalFiles {
             false => dir.rename_no_replace(&name, &*to_dir, &to_name)?,
         }
         if from != to {
-            // Two names of one file: nothing happened, and both are there. The mount takes them for swapped, as its kernel does.
+            // Two names of one file: the rename did nothing, and both names exist. The mount takes them for swapped,
+            // as its kernel does.
             match file_number(&*dir, &name).is_some_and(|own| file_number(&*to_dir, &to_name) == Some(own)) {
                 true => self.each_draft(|target| self.swap(target, from, to)),
                 false => self.each_draft(|target| self.follow(target, from, to)),
@@ -522,7 +523,7 @@ impl LocalFiles {
         Ok(())
     }
 
-    /// What becomes of a draft's target when something is renamed.
+    /// Updates a draft's target after a rename.
     fn follow(&self, target: &mut Target, from: &RelPath, to: &RelPath) {
         if target.path == *to {
             target.is_gone = true;
@@ -532,7 +533,7 @@ impl LocalFiles {
         }
     }
 
-    /// What becomes of a draft's target when one name of its file is renamed to another one of it.
+    /// Updates a draft's target after a rename between two names of its file.
     fn swap(&self, target: &mut Target, from: &RelPath, to: &RelPath) {
         match &target.path {
             path if path == from => self.move_to(target, to),
@@ -541,7 +542,7 @@ impl LocalFiles {
         }
     }
 
-    /// A draft that is not gone is to be published at another path.
+    /// Redirects a draft, unless its file is gone, to another path.
     fn move_to(&self, target: &mut Target, path: &RelPath) {
         if target.is_gone {
             return;
@@ -586,9 +587,10 @@ impl Files for LocalFiles {
             _ => None,
         };
         let done = self.told(op, content);
-        // Also if it failed: some of it may be done.
+        // Also after an error: the operation may have taken effect in part.
         self.store.settle();
-        // A rename onto another name of the same file does nothing; who does not know that name would miss the old one.
+        // A rename onto another name of the same file does nothing; a client that does not know that name would miss
+        // the old one.
         let is_gone = |name: Vec<u8>| {
             parents[0].entry(&name, Detail::Basic).is_err_and(|error| error.code == Code::PathNotFound)
         };
@@ -621,7 +623,7 @@ impl Files for LocalFiles {
 }
 
 impl LocalFiles {
-    /// Does an operation; what the file system refuses is told with the account and whose it is.
+    /// Performs an operation; a refusal by the file system is reported with the account and the owner.
     fn told(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let (attempt, paths) = match &op {
             Op::Look(path) | Op::OpenDir(path) | Op::Open(path) => (Attempt::Read, vec![path.clone()]),
@@ -655,7 +657,7 @@ impl LocalFiles {
         })
     }
 
-    /// An error that never names the temporary file in which a new version is written.
+    /// Replaces the temporary name of a draft in an error by the final name.
     fn by_final_name(&self, path: &RelPath, error: Error) -> Error {
         let name = error.subject.rsplit('/').next().unwrap_or_default();
         match self.path.join(path) {
@@ -689,14 +691,14 @@ impl LocalFiles {
             Op::Lock { path, owner, span } => self.lock(&path, owner, &span)?,
             Op::FindLock { path, owner, span } => self.find_lock(&path, owner, &span)?,
             Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
-            // Who has several streams waits before he asks.
+            // The file server waits for the writes of other streams before this.
             Op::Await { handle, .. } => self.draft(handle).map(|_| Answer::Done)?,
         })
     }
 }
 
 impl Reading {
-    /// The next entries, as many as fit an answer.
+    /// The next batch of entries that fits an answer.
     fn part(&mut self) -> Result<(Vec<Item>, bool), Error> {
         let (mut items, mut room) = (Vec::new(), ITEMS_BYTES);
         while let Some(item) = self.peek()? {
@@ -719,7 +721,7 @@ impl Reading {
             }
             self.next = match self.dir.entry(&name, Detail::Basic) {
                 Ok(found) => Some(item(found, RelPath::parse(&name)?)),
-                // Gone since it was listed.
+                // Removed since it was listed.
                 Err(error) if error.code == Code::PathNotFound => None,
                 Err(error) => return Err(error),
             };
@@ -728,18 +730,18 @@ impl Reading {
     }
 }
 
-/// Opens a file and tells what it is, both of one version: content that is shown or written on from as another version than it
-/// is would take the place of that one.
+/// Opens a file and reads its attributes, both of one version: content derived from another version than it claims
+/// would overwrite that one.
 ///
 /// # Errors
-/// Those of the store; `SourceChanged` if the two do not come together.
+/// The errors of the store; `SourceChanged` if the two do not agree.
 fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn ReadFile>, Item), Error> {
     let (begun, mut races, mut pause) = (Instant::now(), 0, VERSION_PAUSES.start);
     loop {
         let file = dir.open_read(name)?;
         let item = item(dir.entry(name, Detail::Basic)?, path.clone());
         let stamp = file.stamp()?;
-        // A plain file that is written where it lies is never twice the same.
+        // A plain file that is written in place never shows the same stamp twice.
         let is_written = races >= MAX_RACES && !file.is_version() && stamp.ino == item.ino;
         if is_written || matches!(item.entry.kind, EntryKind::File { stamp: shown, .. } if shown == stamp) {
             return Ok((file, item));
@@ -756,7 +758,7 @@ fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn
     }
 }
 
-/// The number of a regular file, by which its names are known to be of one file.
+/// The inode number of a regular file, by which hard links are recognised.
 fn file_number(dir: &dyn Dir, name: &[u8]) -> Option<u64> {
     match dir.entry(name, Detail::Basic).ok()?.0.kind {
         EntryKind::File { stamp, .. } => Some(stamp.ino),
@@ -793,7 +795,7 @@ fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
     Item { entry, ino: raw.ino, links: raw.nlink, blocks: raw.blocks, ctime: raw.ctime }
 }
 
-/// What a target is, or what it will be.
+/// The attributes of a target, or those of the file to be created.
 fn item_or_nothing(target: &Target, path: &RelPath, mode: u32) -> Result<Item, Error> {
     match target.dir.entry(&target.name, Detail::Basic) {
         Ok(found) => Ok(item(found, path.clone())),
@@ -802,7 +804,7 @@ fn item_or_nothing(target: &Target, path: &RelPath, mode: u32) -> Result<Item, E
     }
 }
 
-/// What was published, also if somebody has put another version in its place by now.
+/// The attributes of the published version, even if another version has replaced it by now.
 fn published_item(found: Option<(Entry, Raw)>, published: Published, path: RelPath) -> Item {
     let Published { stamp, meta } = published;
     let shows =
@@ -818,7 +820,7 @@ fn published_item(found: Option<(Entry, Raw)>, published: Published, path: RelPa
     }
 }
 
-/// A file that is there when it is published.
+/// The attributes of a file that exists only once it is published.
 fn nothing_yet(path: &RelPath, mode: u32) -> Item {
     let kind = EntryKind::File { stamp: Default::default(), sparse: false };
     let meta = Meta { mode: mode & 0o7777, ..Meta::default() };
@@ -826,7 +828,7 @@ fn nothing_yet(path: &RelPath, mode: u32) -> Item {
     Item { entry, ino: 0, links: 0, blocks: 0, ctime: FileTime::default() }
 }
 
-/// Metadata with a change; attributes are left as they are.
+/// Metadata with a change applied; extended attributes are left as they are.
 fn altered(before: &Meta, change: &Alteration) -> Meta {
     Meta {
         mode: change.mode.unwrap_or(before.mode) & 0o7777,

@@ -1,4 +1,4 @@
-//! Every operation of the open-file table on a local store, what it leaves on the disk, and what it refuses.
+//! Every operation of the open-file table on a local store: its effect on the disk, and its refusals.
 
 use super::fault::{Fault, FaultStore, Op as Call};
 use super::local::{AccessMode, LocalStore};
@@ -207,7 +207,7 @@ fn a_draft_with_content_keeps_what_is_not_written_and_its_holes() {
     let item = bench.publish(draft);
     assert_eq!((size(&item), item.entry.meta.mode), (64 << 20, 0o751));
     assert!(item.blocks < 8192, "{} blocks", item.blocks);
-    // The same through the file that was written.
+    // The same through the file handle of the draft.
     bench.write(draft, 64 << 20, b"end");
     let item = bench.publish(draft);
     assert_eq!(size(&item), (64 << 20) + 3);
@@ -229,7 +229,7 @@ fn lengths_and_times_are_those_that_were_asked_for() {
     let mtime = FileTime { secs: 1_234_567, nanos: 89 };
     let item = bench.item(Op::Publish { handle: draft, mtime: Some(mtime) });
     assert_eq!((size(&item), item.entry.meta.mtime), (4, mtime));
-    // Nothing was written since: the same version, with another time.
+    // Nothing was written since: the same version, with another mtime.
     let later = FileTime { secs: 2_345_678, nanos: 9 };
     let again = bench.item(Op::Publish { handle: draft, mtime: Some(later) });
     assert_eq!((again.ino, again.entry.meta.mtime), (item.ino, later));
@@ -350,7 +350,7 @@ fn a_draft_follows_its_file_and_has_nowhere_to_go_when_that_is_removed() {
     assert_eq!(bench.code(Op::Publish { handle: draft, mtime: None }), Code::PathNotFound);
     bench.done(Op::Close(draft));
     assert_eq!(bench.names(), ["e"]);
-    // What another file is put in the place of is gone too.
+    // A file that is replaced by a rename is gone too.
     fs::write(bench.at("x"), "x").unwrap();
     let draft = bench.draft("y", Start::New);
     bench.write(draft, 0, b"y");
@@ -474,7 +474,7 @@ fn what_fails_in_between_leaves_the_old_version_and_no_temporary_file() {
         assert_eq!(failed.unwrap_err().code, Code::IoFailed);
         if fails_at == "publish" {
             assert_eq!(fs::read_to_string(&at).unwrap(), "old");
-            // It may be tried again.
+            // A retry is possible.
             local_files.operate(Op::Publish { handle, mtime: None }, b"").unwrap();
             assert_eq!(fs::read_to_string(&at).unwrap(), "new");
         }

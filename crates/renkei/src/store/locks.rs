@@ -1,7 +1,7 @@
-//! Locks at work: one table for a PoP, of clients that may lose their connection and come back.
+//! Byte-range locks: one table per PoP, of clients that may lose their connection and reconnect.
 //!
-//! A client is a mount, by a number it has chosen, over all the sessions that it opens one after the other. What it holds ends
-//! when it was gone for [`TERM`]; if it comes later it begins anew and is told so, by another round than before.
+//! A client is a mount, identified by a number it has chosen, over all its successive sessions. Its locks expire when
+//! it was disconnected for [`TERM`]; if it reconnects later it begins anew, and sees that by a new epoch.
 
 use super::leases::TERM;
 use renkei_core::error::{Code, Error};
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Most ranges that are locked at a PoP.
+/// Most locked ranges at a PoP.
 const MOST: usize = 100_000;
 
-/// A client's own number, and who it is.
+/// A client's principal and its own number.
 pub type ClientKey = (String, [u8; 16]);
 
 /// The locks of a PoP.
@@ -34,33 +34,33 @@ struct Client {
     gone: Instant,
 }
 
-/// Whoever decides about the locks of a place.
+/// Decides about the locks of a store.
 pub trait Locker: Send + Sync {
-    /// Locks a range of a file, or gives it up.
+    /// Locks or unlocks a range of a file.
     ///
     /// # Errors
-    /// `LockHeld`; `LocksAway` if who decides cannot be asked.
+    /// `LockHeld`; `LocksAway` if the lock manager cannot be reached.
     fn lock(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<(), Error>;
 
-    /// Who stands in the way.
+    /// The conflicting lock, if any.
     ///
     /// # Errors
     /// `LocksAway`.
     fn find(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<Option<Span>, Error>;
 
-    /// Another number than before says that all locks are lost.
+    /// The epoch of the client's locks: a changed number means that all of them are lost.
     fn round(&self) -> u64;
 }
 
-/// A file that is to be locked.
+/// A file to be locked.
 pub struct LockAt {
     /// Its path below the root of the store.
     pub path: RelPath,
-    /// Where it lies.
+    /// Its parent directory and name.
     pub key: FileKey,
 }
 
-/// A client's session with a table here.
+/// A client's session with the local lock table.
 pub struct LockSession {
     table: Arc<LockTable>,
     key: ClientKey,
@@ -72,11 +72,11 @@ impl LockTable {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// A client is there, again or for the first time.
+    /// Begins a session of a client, new or reconnected.
     pub fn begin(self: &Arc<Self>, key: ClientKey) -> LockSession {
         let mut state = self.state();
         state.sweep();
-        // A table that began anew shall not give a number that a client had in the last one.
+        // A fresh table must not reuse a number that a client had in the previous one.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         state.last = state.last.max(now.as_nanos() as u64) + 1;
         let fresh = state.last;
@@ -89,14 +89,14 @@ impl LockTable {
         LockSession { table: self.clone(), key, number: client.number }
     }
 
-    /// How many ranges are locked.
+    /// Number of locked ranges.
     pub fn count(&self) -> usize {
         self.state().locks.count()
     }
 }
 
 impl State {
-    /// Ends clients that were gone too long.
+    /// Expires clients that were disconnected for too long.
     fn sweep(&mut self) {
         let is_over = |client: &Client| client.sessions == 0 && client.gone.elapsed() >= TERM;
         let over: Vec<u64> =

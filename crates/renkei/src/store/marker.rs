@@ -1,11 +1,11 @@
-//! What tells one directory from another that has the same path: a small file in it, and what the file system says of it.
+//! Identity of a directory beyond its path: a small file in it, and a fingerprint from the file system.
 //!
-//! A marker is a text file with an id drawn once, in the root of a storage or of a volume. It goes with the directory when that is moved,
-//! mounted elsewhere or copied as a whole. Where none can be written (a file system that is mounted read-only, a directory
-//! that is not the PoP's to change) the fingerprint has to do: type of the file system, inode and time of birth of the
-//! directory; where there is no such time, the name that a network file system is mounted by.
-//! Guarantee: a marker is whole or not there, and the first of several writers at a time has it. Non-goal: secrecy; whoever
-//! may write to a directory may also remove its marker.
+//! A marker is a text file with a random id, in the root of a storage or of a volume. It stays with the directory
+//! when that is moved, mounted elsewhere or copied as a whole. Where none can be written (a file system that is
+//! mounted read-only, a directory that is not the PoP's to change) the fingerprint replaces it: type of the file
+//! system, inode and birth time of the directory; without birth times, the mount source of a network file system.
+//! Guarantee: a marker is complete or absent, and of several concurrent writers the first wins. Non-goal: secrecy; an
+//! account that may write to a directory may also remove its marker.
 
 use super::MAX_LINEAGE;
 use super::jail::{HANDLE, open_name};
@@ -38,13 +38,13 @@ const MAX_BYTES: u64 = 4096;
 /// Mode of a marker: it holds no secret.
 const MODE: Mode = Mode::from_raw_mode(0o644);
 
-/// How a marker is opened: what somebody put in its place may be anything.
+/// Flags for opening a marker: the name may have been replaced by anything.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// File systems whose id is made of the UUID that they were formatted with.
+/// File systems whose id is derived from the UUID of their superblock.
 const WITH_LASTING_IDS: [&str; 4] = ["ext2", "ext3", "ext4", "btrfs"];
 
-/// File systems that give each object a number anew when they are mounted.
+/// File systems whose inode numbers change when they are mounted again.
 const WITHOUT_LASTING_INODES: [&str; 2] = ["fuse", "overlay"];
 
 /// Whether a name is that of a marker.
@@ -52,17 +52,17 @@ pub fn is_marker(name: &[u8]) -> bool {
     MARKERS.iter().any(|marker| marker.as_bytes() == name)
 }
 
-/// The error for a change of a marker by somebody who works on files.
+/// The error for a change of a marker by a user of the store.
 #[cold]
 pub(super) fn refused(op: &str, subject: impl std::fmt::Display) -> Error {
     let cause = "renkei tells by this file which directory this is, and keeps it itself";
     Error::new(Code::PermissionDenied, op, subject, cause)
 }
 
-/// Device and inode of a directory, which tell it from others as long as the machine runs and it is open.
+/// Device and inode of a directory, unique as long as the machine runs and the directory is open.
 pub type Identity = (u64, u64);
 
-/// What a directory is found by at a path now, without opening it.
+/// The identity of the directory at a path now, without opening it.
 ///
 /// # Errors
 /// Those of the system.
@@ -71,30 +71,30 @@ pub fn identity_at(path: &Path) -> io::Result<Identity> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// What the file system says of a directory, as far as it tells it from others.
+/// Fingerprint of a directory: the stable properties that the file system reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// Type of the file system, as `ext4`.
     pub file_system: String,
-    /// Inode and time of birth in nanoseconds since 1970, where both last.
+    /// Inode and birth time in nanoseconds since 1970, where both are stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born: Option<Birth>,
-    /// The file system's id, where it stays the same when it is mounted again: root directories of two disks that were formatted in
-    /// the same second have one inode number and one time of birth.
+    /// The file system's id, where it is stable across mounts: root directories of two disks that were formatted in
+    /// the same second have the same inode number and birth time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// What is mounted there, where that has a name that lasts: `server:/export`.
+    /// The mount source, where that is a stable name: `server:/export`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Of a file system that is mounted read-only and knows no births: its blocks, and time of change of the directory.
+    /// Of a read-only file system without birth times: its number of blocks, and the mtime of the directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<(u64, i64)>,
 }
 
-/// When a directory was made.
+/// Inode and birth time of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
-    /// Its number.
+    /// Inode number.
     pub inode: u64,
     /// Seconds since 1970.
     pub seconds: i64,
@@ -103,7 +103,7 @@ pub struct Birth {
 }
 
 impl Fingerprint {
-    /// Whether two fingerprints may be of one directory; `None` where nothing of them can be compared but the types.
+    /// Whether two fingerprints may be of one directory; `None` where they have nothing comparable but the type.
     pub fn matches(&self, other: &Self) -> Option<bool> {
         if self.file_system != other.file_system {
             return Some(false);
@@ -130,13 +130,13 @@ impl LocalStore {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether the root is where something is mounted.
+    /// Whether the root is a mount point.
     pub fn is_mount_point(&self) -> bool {
         let told = statx(self.root_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
         told.is_ok_and(|told| told.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
-    /// What the file system says of the root.
+    /// The fingerprint of the root.
     ///
     /// # Errors
     /// Those of the system.
@@ -153,7 +153,7 @@ impl LocalStore {
             nanoseconds: told.stx_btime.tv_nsec,
         });
         let room = fstatvfs(fd)?;
-        // TOML's integers have a sign: the upper bit is left out.
+        // TOML integers are signed: the upper bit is masked.
         let id =
             WITH_LASTING_IDS.contains(&mount.file_system.as_str()).then_some(room.f_fsid & (u64::MAX >> 1));
         let is_frozen = born.is_none() && room.f_flag.contains(StatVfsMountFlags::RDONLY);
@@ -166,10 +166,10 @@ impl LocalStore {
         })
     }
 
-    /// The text of a marker in the root, if it is there.
+    /// The text of a marker in the root, if it exists.
     ///
     /// # Errors
-    /// Those of the system; `InvalidData` for what is no text file of a marker's size.
+    /// Those of the system; `InvalidData` if it is not a text file of a marker's size.
     pub fn marker(&self, name: &str) -> io::Result<Option<String>> {
         match open_name(self.root_fd(), name.as_bytes(), READ) {
             Ok(fd) => read_text(fd).map(Some),
@@ -179,14 +179,14 @@ impl LocalStore {
         }
     }
 
-    /// The texts of a marker in the root and in each directory above it, as far as they can be read.
+    /// The texts of a marker in the root and in each of its ancestors, as far as they can be read.
     pub fn markers_upwards(&self, name: &str) -> Vec<String> {
         let (mut found, mut last) = (Vec::new(), None);
         let mut at = rustix::io::fcntl_dupfd_cloexec(self.root_fd(), 0);
         for _ in 0..MAX_LINEAGE {
             let Ok(dir) = at else { break };
             let Ok(stat) = fstat(&dir) else { break };
-            // The root of the machine is above itself.
+            // The root directory is its own parent.
             if last == Some((stat.st_dev, stat.st_ino)) {
                 break;
             }
@@ -198,24 +198,24 @@ impl LocalStore {
         found
     }
 
-    /// Whether a marker is certainly not in the root any more.
+    /// Whether a marker is certainly gone from the root.
     pub fn lacks_marker(&self, name: &str) -> bool {
         matches!(statat(self.root_fd(), name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
 
-    /// Writes a marker into the root unless there is one, durably.
+    /// Creates a marker in the root, durably, unless it exists.
     ///
     /// # Errors
-    /// Those of the system; `AlreadyExists` if there is one.
+    /// Those of the system; `AlreadyExists` if it exists.
     pub fn put_marker(&self, name: &str, text: &str) -> io::Result<()> {
         self.write_marker(name, text, |dir, temp| match linkat(dir, temp, dir, name, AtFlags::empty()) {
-            // A file system without links.
+            // A file system without hard links.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK) => renameat(dir, temp, dir, name),
             done => done,
         })
     }
 
-    /// Writes a marker into the root over the one that is there, durably.
+    /// Replaces a marker in the root, durably.
     ///
     /// # Errors
     /// Those of the system.
@@ -223,7 +223,7 @@ impl LocalStore {
         self.write_marker(name, text, |dir, temp| renameat(dir, temp, dir, name))
     }
 
-    /// Removes a marker from the root, if there is one.
+    /// Removes a marker from the root, if it exists.
     ///
     /// # Errors
     /// Those of the system.
@@ -241,7 +241,7 @@ impl LocalStore {
         publish: impl FnOnce(BorrowedFd<'_>, &str) -> Result<(), Errno>,
     ) -> io::Result<()> {
         let dir = self.root_fd();
-        // A temporary name, so that it is hidden while it is there.
+        // A temporary name is hidden from listings.
         let temp = format!(".rk~{:08x}{:08x}-{:016x}", std::process::id(), name.len(), thread_number());
         unlink_if_there(dir, &temp)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -291,7 +291,7 @@ fn read_text(fd: OwnedFd) -> io::Result<String> {
 /// One line of the kernel's table of mounts.
 struct Mounted {
     file_system: String,
-    /// Where it names the same thing on each machine and at each start.
+    /// The mount source, where it is stable across machines and reboots.
     source: Option<String>,
 }
 
@@ -309,9 +309,9 @@ impl Mounted {
         let root = line.split(' ').nth(3)?;
         let mut after = line.split_once(" - ")?.1.split(' ');
         let (file_system, source) = (after.next()?, after.next()?);
-        // `fuse.sshfs` and `nfs4` are kinds of one thing that may change with the options of a mount.
+        // `fuse.sshfs` and `nfs4` are variants that may change with the mount options.
         let kind = file_system.split('.').next().unwrap_or(file_system).replace("nfs4", "nfs");
-        // Names of disks change with the order in which they are found.
+        // Names of disks change with the order of detection.
         let named = (source.contains(':') || source.contains('@')).then(|| match root {
             "/" => source.to_owned(),
             root => format!("{source}{root}"),
@@ -320,8 +320,8 @@ impl Mounted {
     }
 }
 
-/// Where other file systems or directories are mounted below a folder; of what is mounted out of a directory that can be reached
-/// by another path, that path as well.
+/// Mount points below a folder; of those that show a directory of a file system that is mounted elsewhere too (bind
+/// mounts), the other path as well.
 pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     let (Ok(folder), Ok(table)) = (folder.canonicalize(), std::fs::read("/proc/self/mountinfo")) else {
         return Vec::new();
@@ -337,7 +337,7 @@ pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     below.flat_map(|mount| std::iter::once(mount.point.clone()).chain(elsewhere(mount))).collect()
 }
 
-/// Where something is mounted, and which directory of which device that is.
+/// A mount point, with its device and the directory of that device.
 struct MountPoint {
     device: Vec<u8>,
     root: PathBuf,
@@ -443,7 +443,7 @@ mod tests {
         std::fs::create_dir(at("a")).unwrap();
         assert_eq!(store(&at("moved")).fingerprint().unwrap(), a);
         assert_ne!(a.matches(&store(&at("moved")).fingerprint().unwrap()), Some(false));
-        // Where the file system that the tests run on tells births.
+        // If the file system of the tests has birth times.
         if a.born.is_some() {
             assert_eq!(a.matches(&store(&at("a")).fingerprint().unwrap()), Some(false));
         }
@@ -454,7 +454,7 @@ mod tests {
         let [one, two] = [1, 2].map(|id| Fingerprint { id: Some(id), ..a.clone() });
         assert_eq!(one.matches(&two), Some(false));
         assert_eq!(one.matches(&one.clone()), a.matches(&a.clone()));
-        // What was written down before there were ids is compared by the rest.
+        // Fingerprints recorded without an id are compared by the rest.
         let older = Fingerprint { id: None, ..a.clone() };
         assert_eq!(one.matches(&older), a.matches(&a.clone()));
         assert_eq!(Fingerprint::default().matches(&Fingerprint::default()), None);

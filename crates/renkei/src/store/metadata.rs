@@ -1,13 +1,13 @@
-//! Reading and applying what a local file has beside its content.
+//! Reading and applying the metadata of a local file.
 //!
-//! Reading costs one call for what stat tells and one more for attributes, on files that have none; both go
-//! by a name below a directory handle (through /proc/self/fd for attributes, which have no call of the `at`
-//! family on the kernels supported), so nothing is opened and no final link is followed.
+//! Reading costs one stat call and one more for extended attributes, on files that have none; both take a name below
+//! a directory handle (through /proc/self/fd for attributes, which have no call of the `at` family on the kernels
+//! supported), so nothing is opened and no final link is followed.
 //!
-//! Applying goes by handle. The order matters: chown first, because it clears set-id bits; ACLs before chmod,
-//! because they rewrite the group bits. Set-id bits are a grant of the owner's authority, so they are applied
-//! only if the file really belongs to the owner (and group) they were given for. A thread that works for others applies
-//! none of all this ([`privileges`]).
+//! Applying takes a handle. The order matters: chown first, because it clears set-id bits; ACLs before chmod, because
+//! they rewrite the group bits. Set-id bits are a grant of the owner's authority, so they are applied only if the
+//! file really belongs to the owner (and group) they were given for. A thread that works for others applies none of
+//! these ([`privileges`]).
 
 use super::errno::{self, Step};
 use super::{Detail, Raw, passwd, privileges, setuid_files};
@@ -23,20 +23,20 @@ use std::fmt::Display;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
-/// Bits of a mode that give the owner's authority away; new content loses them.
+/// Mode bits that delegate the owner's authority; new content loses them.
 pub(super) const SET_ID: u32 = SET_UID | SET_GID;
 const MODE_BITS: u32 = 0o7777;
-/// Room for the names of attributes tried first.
+/// First buffer for the list of attribute names.
 const NAMES_BYTES: usize = 1024;
-/// Most an attribute's value or the list of names can take on Linux (XATTR_SIZE_MAX, XATTR_LIST_MAX).
+/// Limit of an attribute's value and of the list of names on Linux (XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_XATTR_BYTES: usize = 64 * 1024;
-/// Most that all attributes of a file may take: what fits the metadata of one entry on the wire with its path.
+/// Limit of a file's attributes in total: what fits the metadata of one entry on the wire with its path.
 const MAX_XATTRS_BYTES: usize = renkei_core::wire::data::MAX_META_BYTES / 2;
 const NOT_THEIRS: &str = "the file does not belong to the owner or group they were set for";
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// The entry for what stat told; `target` is a symbolic link's content.
+/// The entry of a stat result; `target` is a symbolic link's content.
 pub(super) fn entry_of(stat: &Stat, path: RelPath, target: Vec<u8>) -> (Entry, Raw) {
     let kind = match file_type(stat) {
         FileType::RegularFile => EntryKind::File {
@@ -51,12 +51,12 @@ pub(super) fn entry_of(stat: &Stat, path: RelPath, target: Vec<u8>) -> (Entry, R
     (Entry { path, meta, kind }, raw_of(stat))
 }
 
-/// The type stat told.
+/// The file type of a stat result.
 pub(super) fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The state of a file's content.
+/// The stamp of a stat result.
 pub(super) fn stamp_of(stat: &Stat) -> Stamp {
     Stamp { size: stat.st_size as u64, mtime: mtime(stat), ctime: ctime(stat), ino: stat.st_ino }
 }
@@ -82,7 +82,7 @@ fn ctime(stat: &Stat) -> FileTime {
     FileTime { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 }
 }
 
-/// Adds what [`Detail::Full`] asks for beyond stat; `name` is below `dir`, or empty for `dir` itself.
+/// Adds the fields of [`Detail::Full`] that stat lacks; `name` is below `dir`, or empty for `dir` itself.
 pub(super) fn add_detail(
     (entry, raw): &mut (Entry, Raw),
     detail: Detail,
@@ -100,7 +100,7 @@ pub(super) fn add_detail(
     Ok(())
 }
 
-/// The path under /proc that leads to a handle, or to a name in it.
+/// The path under /proc of a handle, or of a name in it.
 pub(super) fn proc_path(dir: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     let mut path = format!("/proc/self/fd/{}", dir.as_raw_fd()).into_bytes();
     if !name.is_empty() {
@@ -143,7 +143,7 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
                 left = left.checked_sub(name.len() + len).ok_or(Errno::TOOBIG)?;
                 xattrs.push(Xattr { name: name.to_vec(), value: room[..len].to_vec() });
             }
-            // Removed since it was listed; or not for this account, which then cannot read the content either.
+            // Removed since it was listed; or denied to this account, which then cannot read the content either.
             Err(Errno::NODATA | Errno::ACCESS) => {}
             Err(errno) => return Err(errno),
         }
@@ -152,12 +152,12 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
     Ok(xattrs)
 }
 
-/// Whether an attribute is data of the user's; all others belong to the system that keeps them.
+/// Whether an attribute belongs to the user; the others belong to the system that sets them.
 fn travels(name: &[u8]) -> bool {
     name.starts_with(b"user.") || name == ACCESS_ACL || name == DEFAULT_ACL
 }
 
-/// The handle metadata is applied to.
+/// The handle that metadata is applied to.
 #[derive(Clone, Copy)]
 pub(super) enum Handle<'a> {
     /// Open for reading or writing.
@@ -201,7 +201,7 @@ impl Handle<'_> {
     }
 }
 
-/// Applies `meta` and returns what could not be kept; `subject` names the file in errors.
+/// Applies `meta` and returns the attributes that could not be kept; `subject` names the file in errors.
 pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> Result<Vec<Error>, Error> {
     let mut lost = Lost { subject, errors: Vec::new() };
     let stat =
@@ -232,7 +232,7 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     Ok(lost.errors)
 }
 
-/// Gives the file to the named owner and group as far as the account may; returns whose it is then.
+/// Changes owner and group as far as the account may; returns the resulting ids.
 fn give_away(handle: Handle<'_>, meta: &Meta, stat: &Stat) -> (u32, u32) {
     let uid = passwd::user_id(&meta.owner).filter(|&uid| uid != stat.st_uid && file_uid() == 0);
     let gid = passwd::group_id(&meta.group).filter(|&gid| gid != stat.st_gid);
@@ -248,7 +248,7 @@ fn give_away(handle: Handle<'_>, meta: &Meta, stat: &Stat) -> (u32, u32) {
     }
 }
 
-/// The account this thread's file operations are judged by.
+/// The uid by which this thread's file operations are judged (fsuid).
 pub(super) fn file_uid() -> u32 {
     // SAFETY: an invalid id changes nothing; the call then returns the current one (setfsuid(2)).
     unsafe { libc::setfsuid(u32::MAX) as u32 }
@@ -261,7 +261,7 @@ fn set_xattr(handle: Handle<'_>, xattr: &Xattr) -> io::Result<()> {
     if xattr.name.starts_with(b"system.") && !privileges::may_set_acls() {
         return Err(Errno::PERM);
     }
-    // Too many or too large attributes are "no space" on ext4 while the disk has plenty.
+    // ext4 reports too many or too large attributes as ENOSPC, with plenty of free space.
     handle.set_xattr(xattr).map_err(|errno| if errno == Errno::NOSPC { Errno::TOOBIG } else { errno })
 }
 
@@ -275,14 +275,14 @@ fn set_mtime(handle: Handle<'_>, mtime: FileTime) -> io::Result<()> {
     })
 }
 
-/// Collects what could not be kept.
+/// Collects the attributes that could not be kept.
 struct Lost<'a> {
     subject: &'a dyn Display,
     errors: Vec<Error>,
 }
 
 impl Lost<'_> {
-    /// Takes note of a refusal; anything worse than a refusal ends the work.
+    /// Records a refusal; any other error is returned.
     fn note(&mut self, op: &str, done: io::Result<()>, what: &str) -> Result<(), Error> {
         let Err(errno) = done else { return Ok(()) };
         let mut error = errno::error(errno, Step::Meta, op, self.subject);
@@ -296,9 +296,9 @@ impl Lost<'_> {
         Ok(())
     }
 
-    /// The mode without set-id bits that would give somebody else's authority away.
+    /// The mode without set-id bits that would delegate another account's authority.
     ///
-    /// A directory's set-gid bit only says which group new files get; who works for others leaves it as it is.
+    /// A directory's set-gid bit only sets the group of new files; a thread that works for others leaves it as it is.
     fn safe_mode(&mut self, meta: &Meta, stat: &Stat, uid: u32, gid: u32) -> u32 {
         let mode = meta.mode & MODE_BITS;
         if file_type(stat) == FileType::Directory {
@@ -310,7 +310,7 @@ impl Lost<'_> {
         let is_owners = !meta.owner.is_empty() && passwd::user_name(uid).as_ref() == Some(&meta.owner);
         let is_groups = !meta.group.is_empty() && passwd::group_name(gid).as_ref() == Some(&meta.group);
         let (kept, why) = match (privileges::is_lent(), is_owners, is_groups) {
-            // Nor do those stay that are there: the other bits may let more people execute the file.
+            // Existing set-id bits are dropped too: the other bits may let more users execute the file.
             (true, ..) => (mode & !(SET_UID | SET_GID), "the account here works for others"),
             (_, true, true) => (mode, ""),
             (_, true, false) => (mode & !SET_GID, NOT_THEIRS),

@@ -1,14 +1,13 @@
-//! Places that hold files: one trait, a local file system behind it, and a wrapper that injects faults.
+//! Storage backends: one trait, a local file system behind it, and a wrapper that injects faults.
 //!
 //! A [`Store`] is a jail: nothing outside its root can be read or written through it, whatever symbolic links,
 //! `..` or races are tried. Work is done on handles, as with openat: a [`Dir`] names one directory for as long
 //! as it lives, and every call takes one name in it. Calls block, take `&self` and share no lock, so that many
 //! threads may work on one store; those threads' own credentials (set by the caller) decide what is allowed.
 //!
-//! What comes back from [`Dir::entry`] and what goes into [`WriteFile::set_meta`] is the same
-//! [`Meta`], so a tree that is read entry by entry and written entry by entry is a
-//! faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX ACLs, and ownership where
-//! the account may give it.
+//! [`Dir::entry`] returns and [`WriteFile::set_meta`] takes the same [`Meta`], so a tree that is read entry by entry
+//! and written entry by entry is a faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX
+//! ACLs, and ownership where the account may give it.
 //!
 //! Guarantees: no symbolic link is followed but by [`Store::dir`], and there only inside the root; a FIFO or
 //! device swapped in cannot hang a call; every error names the operation and the path.
@@ -55,7 +54,7 @@ pub const DIRECT_ALIGN: usize = 4096;
 /// Most directories of a lineage: trees that people make are less deep.
 pub const MAX_LINEAGE: usize = 256;
 
-/// A place that holds files, and the root of it.
+/// A store of files, and its root.
 pub trait Store: Send + Sync {
     /// Opens the root.
     fn root(&self) -> Result<Arc<dyn Dir>, Error>;
@@ -68,27 +67,27 @@ pub trait Store: Send + Sync {
     /// `OutsideStorage` for a link that leads out, `NotADirectory` and `PathNotFound` as usual.
     fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error>;
 
-    /// Tells the room in the file system that holds `path`.
+    /// The free space of the file system that holds `path`.
     fn space(&self, path: &RelPath) -> Result<Space, Error>;
 
-    /// The leases on what is here; none where not all changes are known.
+    /// The leases on this store; none where not all changes are seen.
     fn leases(&self) -> Option<Arc<LeaseTable>> {
         None
     }
 
-    /// The same store for a holder of leases, who is not told of his own changes.
+    /// The same store for a lease holder, which gets no callbacks for its own changes.
     fn held_by(&self, _holder: HolderId) -> Option<Arc<dyn Store>> {
         None
     }
 
-    /// Returns when no lease on what was changed through this store is valid any more.
+    /// Returns when all leases on names changed through this store are revoked or expired.
     fn settle(&self) {}
 
-    /// Returns when what is opened next is made of all that was closed before, wherever that was; tells whether that had to
-    /// be asked for.
+    /// Returns when a subsequent open sees all changes that were closed before, at any site (close-to-open); tells
+    /// whether a request was needed for that.
     ///
     /// # Errors
-    /// `SiteLost` names a site that is not reached; what is here can be opened all the same.
+    /// `SiteLost` names an unreachable site; local files can be opened all the same.
     fn catch_up(&self) -> Result<bool, Error> {
         Ok(false)
     }
@@ -115,12 +114,12 @@ pub trait Dir: Any + Send + Sync {
     /// Lists the names, in the file system's order, without `.` and `..`, reading on as the caller asks.
     fn list(&self) -> Result<Listing, Error>;
 
-    /// Tells what `name` is, never following it; [`Entry::path`] is this directory's path and the name.
+    /// The attributes of `name`, never following it; [`Entry::path`] is this directory's path and the name.
     ///
-    /// The kind is never `HardLink`: who walks a tree finds those by `Raw::{dev, ino, nlink}`.
+    /// The kind is never `HardLink`: a tree walker detects those by `Raw::{dev, ino, nlink}`.
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error>;
 
-    /// Tells the metadata of this directory itself.
+    /// The attributes of this directory itself.
     fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error>;
 
     /// Opens a regular file for reading; anything else is refused.
@@ -128,26 +127,27 @@ pub trait Dir: Any + Send + Sync {
 
     /// Opens a file of mode 600 for writing, new or (if `keep_existing`) with the content it has.
     ///
-    /// What is in the way and is not a regular file with one name, owned by this account, is replaced by a new
-    /// empty file; a directory in the way is `IsADirectory`.
+    /// An obstacle that is not a regular file with one name, owned by this account, is replaced by a new empty file;
+    /// a directory is `IsADirectory`.
     fn create_temp(&self, name: &[u8], keep_existing: bool) -> Result<Box<dyn WriteFile>, Error>;
 
-    /// Opens the temporary file `name` for writes that pass the page cache by, if the file system can; such writes
-    /// must be aligned to [`DIRECT_ALIGN`] in memory, offset and length.
+    /// Opens the temporary file `name` for direct I/O, if the file system supports it; such writes must be aligned to
+    /// [`DIRECT_ALIGN`] in memory, offset and length.
     fn open_direct(&self, name: &[u8]) -> Option<Box<dyn WriteFile>>;
 
-    /// Tells the digest of a content that is to get this name and is in a file as `stamp` says, for stores that keep digests.
+    /// Notes the digest of content that is to get this name, in a file with the attributes `stamp`, for stores that
+    /// keep digests.
     fn note_content(&self, _name: &[u8], _stamp: &Stamp, _digest: &[u8; 32]) {}
 
-    /// Renames, replacing what `to` names. `to_dir` must be of the same store, else `CrossDevice`.
+    /// Renames, replacing `to`. `to_dir` must be of the same store, else `CrossDevice`.
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
 
     /// Renames unless `to` exists, which is `PathExists`.
     fn rename_no_replace(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
 
-    /// Gives a new version of a file, written under the temporary name `from`, the file's name `to`; it was made from the
-    /// version `seen`, if that is known. A store in which several sites write gives it a name beside that one if
-    /// another site's version came in between, so that both stay.
+    /// Replaces `to` by a new version, written under the temporary name `from`; it was derived from the version
+    /// `seen`, if known. A store in which several sites write names it a conflict copy if another site's version was
+    /// published in between, so that both are kept.
     fn replace(
         &self,
         from: &[u8],
@@ -161,7 +161,7 @@ pub trait Dir: Any + Send + Sync {
     /// Makes a directory; the umask applies to `mode`, as it does for mkdir.
     fn mkdir(&self, name: &[u8], mode: u32) -> Result<(), Error>;
 
-    /// Makes a symbolic link `name` with `target` as its content, which is not looked at.
+    /// Makes a symbolic link `name` with `target` as its content, which is not validated.
     fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), Error>;
 
     /// Gives the file `name` a further name; a symbolic link itself is linked, not its target.
@@ -179,40 +179,40 @@ pub trait Dir: Any + Send + Sync {
     /// Applies metadata to this directory; see [`WriteFile::set_meta`].
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
 
-    /// Whether this account owns the directory and yet its mode keeps it from listing, entering or changing it.
+    /// Whether this account owns the directory and its mode denies the owner to list, enter or change it.
     fn is_locked(&self) -> Result<bool, Error>;
 
-    /// Gives the owner the right to list, enter and change this directory; the other bits of the mode stay.
+    /// Adds the owner's rwx bits to this directory's mode; the other bits stay.
     fn unlock(&self) -> Result<(), Error>;
 
-    /// Returns when content and metadata of the file `name` are on stable storage, whoever wrote them.
+    /// Returns when content and metadata of the file `name` are durable, regardless of the writer.
     fn sync_file(&self, name: &[u8]) -> Result<(), Error>;
 
-    /// Returns when this directory's names are on stable storage.
+    /// Returns when this directory's names are durable.
     fn sync(&self) -> Result<(), Error>;
 
-    /// Returns when a file's content and this directory's names are on stable storage.
+    /// Returns when a file's content and this directory's names are durable.
     fn sync_with(&self, file: &dyn WriteFile) -> Result<(), Error> {
         file.sync_all()?;
         self.sync()
     }
 
-    /// Whether a new file may get its name before its content is on stable storage: whoever believes what names say compares
+    /// Whether a new file may get its name before its content is durable: readers that trust the names must compare
     /// them with the files after a crash.
     fn names_first(&self) -> bool {
         false
     }
 
-    /// Returns when everything written so far to this directory's file system is on stable storage.
+    /// Returns when everything written so far to this directory's file system is durable.
     fn sync_fs(&self) -> Result<(), Error>;
 
-    /// The implementation's own type, by which two directories of one store find each other.
+    /// The concrete type, for downcasts: two directories of one store recognise each other.
     fn as_any(&self) -> &dyn Any;
 }
 
 /// A file open for reading.
 pub trait ReadFile: Send + Sync {
-    /// Tells the file's state now.
+    /// The file's current stamp.
     fn stamp(&self) -> Result<Stamp, Error>;
 
     /// Fills `buf` from `offset`; fewer bytes only at the end of the file.
@@ -226,15 +226,17 @@ pub trait ReadFile: Send + Sync {
     /// Hints that `range` will be read from start to end.
     fn advise_sequential(&self, range: Range<u64>);
 
-    /// The descriptor behind it, if there is one: what the kernel can do with two of them, it does without us.
+    /// The underlying descriptor, if any: for operations that the kernel performs between two descriptors (reflink,
+    /// copy_file_range).
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether anybody has the file open for writing, as far as the file system can tell; asked by the file's owner.
+    /// Whether any process has the file open for writing, as far as the file system can tell; asked by the file's
+    /// owner.
     fn has_writer(&self) -> bool;
 
-    /// Whether it is one version that never changes, which its stamp tells from all others.
+    /// Whether it is an immutable version, identified by its stamp.
     fn is_version(&self) -> bool {
         false
     }
@@ -242,7 +244,7 @@ pub trait ReadFile: Send + Sync {
 
 /// A file open for writing.
 pub trait WriteFile: Send + Sync {
-    /// Tells the file's state now.
+    /// The file's current stamp.
     fn stamp(&self) -> Result<Stamp, Error>;
 
     /// Writes all of `buf` at `offset`.
@@ -251,36 +253,36 @@ pub trait WriteFile: Send + Sync {
     /// Reads back what was written, as [`ReadFile::read_at`].
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error>;
 
-    /// Finds data in what was written, as [`ReadFile::next_data`].
+    /// Finds data in written content, like [`ReadFile::next_data`].
     fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
         let size = self.stamp()?.size;
         Ok((from < size).then_some(from..size))
     }
 
-    /// Cuts or extends the file; what is added is a hole.
+    /// Truncates or extends the file; the extension is a hole.
     fn set_len(&self, len: u64) -> Result<(), Error>;
 
-    /// Reserves room for `range` so that writing there cannot run out of space, where the file system can.
+    /// Allocates `range` so that writes there cannot run out of space, where the file system can.
     fn allocate(&self, range: Range<u64>) -> Result<(), Error>;
 
-    /// Bytes that an ordinary account, or the calling one if it is root, could still reserve; `None` where the file system
-    /// reserves nothing, or does not tell.
+    /// Bytes that an ordinary account, or the calling one if it is root, could still allocate; `None` where the file
+    /// system allocates nothing ahead, or does not tell.
     fn room(&self) -> Option<u64>;
 
-    /// Gives the room of `range` back, which becomes a hole; where the file system cannot, nothing happens.
+    /// Deallocates `range` (punches a hole); a no-op where the file system cannot.
     fn free(&self, range: Range<u64>);
 
-    /// Applies metadata and returns what could not be kept, one error each.
+    /// Applies metadata and returns the attributes that could not be kept, one error each.
     ///
-    /// Attributes that are not in `meta` stay. Owner and group are given where the account may, else left
-    /// without a word; set-id bits are dropped unless the file belongs to the named owner (and group). A thread that works for
-    /// others ([`privileges`]) gives nothing away and sets no access lists and no set-id bits that are not there.
+    /// Attributes that are not in `meta` stay. Owner and group are set where the account may, else silently left;
+    /// set-id bits are dropped unless the file belongs to the named owner (and group). A thread that works for others
+    /// ([`privileges`]) changes no owner, and sets no access lists and no set-id bits that are not there.
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
 
-    /// Starts writing `range` to the disk without waiting for it.
+    /// Starts writeback of `range` without waiting for it.
     fn start_writeback(&self, range: Range<u64>);
 
-    /// Returns when the content is on stable storage (fdatasync).
+    /// Returns when the content is durable (fdatasync).
     fn sync_data(&self) -> Result<(), Error>;
 
     /// The descriptor behind it, as [`ReadFile::descriptor`].
@@ -288,20 +290,20 @@ pub trait WriteFile: Send + Sync {
         None
     }
 
-    /// Returns when content and metadata are on stable storage (fsync).
+    /// Returns when content and metadata are durable (fsync).
     fn sync_all(&self) -> Result<(), Error>;
 }
 
-/// What became of a new version of a file.
+/// The result of publishing a new version of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
-    /// The name that it got instead of the file's.
+    /// The name of the conflict copy, if it was published as one.
     pub beside: Option<Vec<u8>>,
-    /// What the file shows of it; none if that is what the written file shows.
+    /// The file's stamp after publication; none if that is the stamp of the written file.
     pub stamp: Option<Stamp>,
 }
 
-/// The names in a directory, read on as the caller asks.
+/// The names in a directory, read lazily.
 pub type Listing = Box<dyn Iterator<Item = Result<Listed, Error>> + Send>;
 
 /// One name in a directory.
@@ -309,9 +311,9 @@ pub type Listing = Box<dyn Iterator<Item = Result<Listed, Error>> + Send>;
 pub struct Listed {
     /// The name, any bytes but NUL and `/`.
     pub name: Vec<u8>,
-    /// Its type, as far as the listing tells.
+    /// Its type, if the listing has it.
     pub hint: TypeHint,
-    /// Inode number; reading in its order is kind to spinning disks.
+    /// Inode number; reading in inode order saves disk seeks.
     pub ino: u64,
 }
 
@@ -326,20 +328,20 @@ pub enum TypeHint {
     Symlink,
     /// A FIFO, socket or device.
     Special,
-    /// Not told; ask [`Dir::entry`].
+    /// Unknown; ask [`Dir::entry`].
     Unknown,
 }
 
 /// How much of an entry to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What one call to the file system tells; no names of owner and group, no attributes.
+    /// The fields of one stat call; no names of owner and group, no attributes.
     Basic,
     /// Everything in [`Meta`].
     Full,
 }
 
-/// What the file system keeps about an entry and does not travel.
+/// Fields of the inode that are not transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw {
     /// Inode number.
@@ -350,15 +352,15 @@ pub struct Raw {
     pub nlink: u64,
     /// Blocks of 512 bytes in use.
     pub blocks: u64,
-    /// Owner's number.
+    /// Numeric user id.
     pub uid: u32,
-    /// Group's number.
+    /// Numeric group id.
     pub gid: u32,
     /// Time of last change of content or metadata.
     pub ctime: FileTime,
 }
 
-/// The room in a file system.
+/// The free space of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes in all.

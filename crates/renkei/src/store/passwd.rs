@@ -1,7 +1,7 @@
 //! The system's passwd and group databases: names and numbers of accounts and groups, cached for a while.
 //!
-//! The cache is of each thread, so that movers never wait for one another. It is bounded in number and age; "no such
-//! account" is cached too.
+//! The cache is per thread, so that threads never contend. It is bounded in number and age; negative answers are
+//! cached too.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use std::ffi::{CStr, CString};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Entries remembered per thread and table; the table starts anew when it is full.
+/// Most cached entries per thread and table; a full table is cleared.
 const MAX_REMEMBERED: usize = 1024;
 /// How long an answer is cached.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// First size tried for the text of one database record; doubled up to [`MAX_RECORD_BYTES`].
+/// Initial buffer of one database record; doubled up to [`MAX_RECORD_BYTES`].
 const RECORD_BYTES: usize = 2048;
 /// Largest record accepted: a group with tens of thousands of members.
 const MAX_RECORD_BYTES: usize = 4 << 20;
@@ -35,7 +35,7 @@ pub fn group_name(gid: u32) -> Option<String> {
     GROUP_NAMES.with_borrow_mut(|table| table.find(&gid, |_| look_up_group_name(gid)))
 }
 
-/// The number of the account `name`; `None` if it does not exist here.
+/// The uid of the account `name`; `None` if it does not exist here.
 pub fn user_id(name: &str) -> Option<u32> {
     if name.is_empty() {
         return None;
@@ -43,7 +43,7 @@ pub fn user_id(name: &str) -> Option<u32> {
     USER_IDS.with_borrow_mut(|table| table.find(name, look_up_user_id))
 }
 
-/// The number of the group `name`; `None` if it does not exist here.
+/// The gid of the group `name`; `None` if it does not exist here.
 pub fn group_id(name: &str) -> Option<u32> {
     if name.is_empty() {
         return None;
@@ -79,9 +79,9 @@ impl<K: Eq + Hash, V: Clone> Table<K, V> {
     }
 }
 
-/// Calls `read` with ever larger room until the record fits.
+/// Calls `read` with growing buffers until the record fits.
 ///
-/// `read` fills record and room, and returns the error number and whether a record was found.
+/// `read` fills record and buffer, and returns the error number and the record, if found.
 fn with_room<T>(mut read: impl FnMut(&mut [libc::c_char]) -> (libc::c_int, Option<T>)) -> Option<T> {
     let mut room = vec![0; RECORD_BYTES];
     loop {

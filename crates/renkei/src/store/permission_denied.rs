@@ -6,21 +6,21 @@ use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 
-/// Operations that make a name in a directory.
+/// Operations that create a name in a directory.
 const MAKING: [&str; 3] = ["create", "mkdir", "symlink"];
 
-/// What was tried when the file system refused.
+/// The operation that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// Reading a file, listing a directory.
     Read,
     /// Changing mode, times or owner.
     Alter,
-    /// Making, removing or renaming a name.
+    /// Creating, removing or renaming a name.
     Name,
 }
 
-/// An error with the account that was refused, and owner and mode of what refused it.
+/// Adds the denied account, and the owner and mode of the file that denied it, to an error.
 pub fn refused(root: &dyn Dir, attempt: Attempt, paths: &[&RelPath], error: Error) -> Error {
     if error.code != Code::PermissionDenied || is_explained(&error) {
         return error;
@@ -44,20 +44,20 @@ pub fn refused(root: &dyn Dir, attempt: Attempt, paths: &[&RelPath], error: Erro
     }
 }
 
-/// The path of the error, if that is below `path`: what is done to a tree fails somewhere in it.
+/// The path of the error, if it lies below `path`: an operation on a tree fails somewhere in it.
 fn deeper(path: &RelPath, error: &Error) -> RelPath {
     let told = RelPath::parse(error.subject.as_bytes());
     told.ok().filter(|told| told.starts_with(path)).unwrap_or_else(|| path.clone())
 }
 
-/// The directory above a path that the account cannot write in, with an error that says so.
+/// The parent directory of a path in which the account cannot write, with an error that says so.
 fn unwritable(root: &dyn Dir, path: &RelPath, error: &Error) -> Option<(RelPath, Error)> {
     let (closed, told) = closed(root, path, error, true)?;
     let (entry, raw) = root.descend(&closed).and_then(|dir| dir.self_entry(Detail::Basic)).ok()?;
     (!may_write(entry.meta.mode, raw.uid, raw.gid)).then_some((closed, told))
 }
 
-/// Whether permission bits let this thread's account make names in a directory.
+/// Whether the permission bits let this thread's account create names in a directory.
 fn may_write(mode: u32, uid: u32, gid: u32) -> bool {
     let own = rustix::process::geteuid();
     let groups = rustix::process::getgroups().unwrap_or_default();
@@ -72,10 +72,10 @@ fn may_write(mode: u32, uid: u32, gid: u32) -> bool {
     (mode >> shift) & 0o3 == 0o3
 }
 
-/// The directory that does not take `path`, if that is why it failed, with an error that says so; or the file that stands where
-/// a directory is needed.
+/// The directory that refuses `path`, if that is the cause of the error, with an error that says so; or the file that
+/// stands where a directory is needed.
 ///
-/// It is the deepest one that is there; of directories that cannot even be entered the first one on the way.
+/// It is the deepest directory that exists; of directories that cannot be entered the outermost.
 pub fn closed_above(base: &dyn Dir, path: &RelPath, error: &Error) -> Option<(RelPath, Error)> {
     match error.code {
         Code::PermissionDenied => closed(base, path, error, MAKING.contains(&error.op.as_str())),
@@ -84,7 +84,7 @@ pub fn closed_above(base: &dyn Dir, path: &RelPath, error: &Error) -> Option<(Re
     }
 }
 
-/// The first name on the way that is no directory.
+/// The first component that is not a directory.
 fn file_above(base: &dyn Dir, path: &RelPath, error: &Error) -> Option<(RelPath, Error)> {
     let mut at = RelPath::root();
     for name in path.components() {
@@ -126,7 +126,7 @@ fn closed(base: &dyn Dir, path: &RelPath, error: &Error, makes: bool) -> Option<
     Some((closed, explained(error, "write in it", seen)))
 }
 
-/// An error of a source that could not be read, with who was refused by what.
+/// Explains an error of a source that could not be read, with the denied account and the owner.
 pub fn unreadable(dir: &dyn Dir, from: &RelPath, error: Error) -> Error {
     if error.code != Code::PermissionDenied || is_explained(&error) {
         return error;
@@ -140,7 +140,7 @@ pub fn unreadable(dir: &dyn Dir, from: &RelPath, error: Error) -> Error {
     }
 }
 
-/// What a path is, if its directory can be entered.
+/// The attributes of a path, if its directory can be entered.
 fn seen(dir: &dyn Dir, path: &RelPath) -> Option<(Entry, Raw)> {
     match path.split() {
         None => dir.self_entry(Detail::Basic).ok(),
@@ -155,7 +155,7 @@ fn is_explained(error: &Error) -> bool {
     [" may not ", "set-id bits"].iter().any(|words| error.cause.contains(words))
 }
 
-/// Puts into the cause who may not do what, and whose the thing is.
+/// Sets the cause: the account, the denied operation, and the owner and mode.
 fn explained(error: Error, verb: &str, seen: Option<(Entry, Raw)>) -> Error {
     let uid = rustix::process::geteuid().as_raw();
     let account = user_name(uid).unwrap_or_else(|| uid.to_string());

@@ -1,8 +1,8 @@
 //! A store with a scope: only some directories may be used, each with all below it.
 //!
-//! A link on the way to such a directory is followed as in the whole store: the scope names the directory by that path.
-//! Below it no link is followed, so that none leads out of it. The directory that holds a name of the scope can be opened
-//! too, for operations on that name; the caller uses no other name of it. Everything else is `OutOfScope`.
+//! A link on the path to such a directory is followed as in the whole store: the scope names the directory by that
+//! path. Below it no link is followed, so that none leads out of it. The parent directory of a scope can be opened
+//! too, for operations on the scope's own name; the caller uses no other name in it. Everything else is `OutOfScope`.
 
 use super::leases::LeaseTable;
 use super::{Dir, Space, Store};
@@ -11,7 +11,7 @@ use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use std::sync::Arc;
 
-/// A store, and the directories of it that may be used.
+/// A store restricted to some of its directories.
 pub struct ScopedStore {
     inner: Arc<dyn Store>,
     allowed: Vec<RelPath>,
@@ -115,7 +115,7 @@ mod tests {
             (code("run70"), code("other"), code("other/deep")),
             (Code::OutOfScope, Code::OutOfScope, Code::OutOfScope)
         );
-        // It holds run7.
+        // The parent of run7.
         assert!(store.root().is_ok());
         assert!(store.space(&rel("run7")).is_ok());
         assert_eq!(store.space(&rel("other")).unwrap_err().code, Code::OutOfScope);

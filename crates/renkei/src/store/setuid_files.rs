@@ -1,10 +1,10 @@
-//! Files that give privileges away to every user who reaches them: programs with set-id bits or file capabilities, and
+//! Files that confer privileges on every user who reaches them: programs with set-id bits or file capabilities, and
 //! devices.
 //!
-//! Their owner may keep them in a directory that nobody else may enter. A thread that works for others ([`privileges`])
-//! leads nobody to them: it gives them, or a directory that has one somewhere below, no other place, and opens no such
-//! directory. Guarantee: a directory that cannot be searched is taken for one that has some. Non-goal: files that
-//! their owner adds meanwhile.
+//! Their owner may keep them in a directory that no other account may enter. A thread that works for others
+//! ([`privileges`]) exposes none of them: it does not move or link them, nor a directory that has one somewhere
+//! below, and adds no permissions to such a directory. Guarantee: a directory that cannot be searched is treated as
+//! one that has some. Non-goal: files that their owner adds meanwhile.
 
 use super::metadata::{SET_ID, file_type, proc_path};
 use super::privileges;
@@ -13,18 +13,18 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::{self, Errno};
 
-/// Why something is refused.
+/// Reason of a refusal for files.
 pub(super) const WHY: &str = "it is a program with set-id bits or capabilities, or a device, and the account here works for others; its owner can";
-/// The same of directories.
+/// Reason of a refusal for directories.
 pub(super) const WHY_DIR: &str = "it has programs with set-id bits or capabilities, or devices, and the account here works for others; \
                                   their owner can";
 
-/// Who may execute a file, or enter a directory, beside its owner.
+/// Execute bits of group and others.
 const OTHERS_EXECUTE: u32 = 0o011;
 const ANY_EXECUTE: u32 = 0o111;
 const CAPABILITIES: &str = "security.capability";
 
-/// Whether a file gives rights away; `name` is below `dir`, or empty for `dir` itself.
+/// Whether a file confers privileges; `name` is below `dir`, or empty for `dir` itself.
 pub(super) fn is_privileged(dir: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> bool {
     match file_type(stat) {
         FileType::BlockDevice | FileType::CharacterDevice => true,
@@ -43,7 +43,7 @@ fn has_capabilities(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
-/// Whether a directory has such a file somewhere below it, or may have.
+/// Whether a directory has such a file somewhere below it, or cannot be searched.
 pub(super) fn holds_privileged(dir: BorrowedFd<'_>) -> bool {
     look_through(dir).unwrap_or(true)
 }
@@ -77,13 +77,13 @@ fn open(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<Dir> {
     Dir::new(fd)
 }
 
-/// Why the mode of something may not be changed to `mode`, if it may not.
+/// Reason for refusing a change of mode to `mode`, if any.
 pub(super) fn refuses_mode(handle: BorrowedFd<'_>, stat: &Stat, mode: u32) -> Option<&'static str> {
     if !privileges::is_lent() {
         return None;
     }
     match file_type(stat) {
-        // Set-id bits go with the change.
+        // A change of mode clears the set-id bits.
         FileType::RegularFile if stat.st_mode & SET_ID != 0 => None,
         FileType::Directory => {
             let opens = mode & !stat.st_mode & OTHERS_EXECUTE != 0;
@@ -93,14 +93,14 @@ pub(super) fn refuses_mode(handle: BorrowedFd<'_>, stat: &Stat, mode: u32) -> Op
     }
 }
 
-/// Why an entry may not have `mode` set, if it has set-id bits that the account may not give: they would be dropped.
+/// Reason for refusing `mode` for an entry: set-id bits that the account may not set would be dropped.
 pub(super) fn refuses_set_id(entry: &Entry, mode: u32) -> Option<&'static str> {
     let is_file = matches!(entry.kind, EntryKind::File { .. });
     let refused = privileges::is_lent() && is_file && mode & SET_ID != 0;
     refused.then_some("set-id bits are not set by an account that works for others")
 }
 
-/// Why something may not get another name in a directory, if it may not.
+/// Reason for refusing another name in a directory, if any.
 pub(super) fn refuses_name(
     dir: BorrowedFd<'_>,
     name: &[u8],

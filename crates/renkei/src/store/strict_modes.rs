@@ -1,10 +1,10 @@
-//! The rules of sshd's StrictModes: the accounts that could replace a directory or file, because they own a directory on
-//! the way to it or may write there.
+//! The rules of sshd's StrictModes: the accounts that could replace a directory or file, because they own one of its
+//! ancestors or may write there.
 //!
-//! Each directory and each link from the root of the file system on has to be owned by root or by one of the accounts that are
-//! trusted, and writable by nobody else. A directory with the sticky bit may be written by all, because only the owner of
-//! what is in it may replace that. The owner of `/` counts as root, also in a namespace that cannot name root.
-//! Non-goals: ACLs, and who may mount.
+//! Each directory and each link on the path from the root of the file system must be owned by root or by one of the
+//! trusted accounts, and writable by no other. A directory with the sticky bit may be world-writable, because only
+//! the owner of an entry may replace that. The owner of `/` counts as root, also in a namespace that cannot name
+//! root. Non-goals: ACLs, and the right to mount.
 
 use renkei_core::error::{Code, Error};
 use std::ffi::{OsStr, OsString};
@@ -13,27 +13,27 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed at most, as the kernel does.
+/// Most links followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 
-/// By what somebody else could exchange or change a file or directory.
+/// Explains how another account could replace or change a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
     /// The file, directory or link.
     pub path: PathBuf,
-    /// How.
+    /// The weakness.
     pub how: ExposedBy,
 }
 
-/// How somebody else could.
+/// The weakness of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExposedBy {
-    /// It belongs to this account.
+    /// It is owned by this account.
     Owner(u32),
-    /// Its mode lets others write.
+    /// Its mode lets other accounts write.
     Mode(u32),
     /// It is a link that cannot be followed.
     Link,
@@ -50,20 +50,21 @@ impl Display for Exposed {
     }
 }
 
-/// Fails if somebody else than root and these accounts could put another directory in the place of this one, which may be missing.
+/// Fails if an account other than root and the trusted ones could replace this directory, which may be missing.
 ///
 /// # Errors
-/// `BufferExposed` names the directory by which that can be done.
+/// `BufferExposed` names the directory that allows it.
 pub fn refuse_exposed(folder: &Path, trusted: &[u32]) -> Result<(), Error> {
     let refused =
         |by: Exposed| Err(Error::new(Code::BufferExposed, "open buffer", folder.display(), by.to_string()));
     exchangeable(folder, trusted).map_or(Ok(()), refused)
 }
 
-/// By what somebody else than root and these accounts could change what is read here, or add to it; it may be missing.
+/// The path by which an account other than root and the trusted ones could change or add to what is read here; it may
+/// be missing.
 pub fn exposed(path: &Path, trusted: &[u32]) -> Option<Exposed> {
     exchangeable(path, trusted).or_else(|| {
-        // The sticky bit keeps others from replacing what is there, not from adding to it.
+        // The sticky bit prevents replacing existing entries, not adding new ones.
         let found = path.metadata().ok().filter(may_be_written_by_others)?;
         Some(Exposed { path: path.into(), how: ExposedBy::Mode(found.mode() & 0o7777) })
     })
@@ -80,7 +81,7 @@ fn exchangeable(path: &Path, trusted: &[u32]) -> Option<Exposed> {
         }
         let next = at.join(&name);
         let by = |how: ExposedBy| Some(Exposed { path: next.clone(), how });
-        // From here on it is made by whoever asks.
+        // The missing rest of the path is created by the caller.
         let found = next.symlink_metadata().ok()?;
         if !is_trusted(found.uid()) {
             return by(ExposedBy::Owner(found.uid()));
@@ -105,7 +106,7 @@ fn exchangeable(path: &Path, trusted: &[u32]) -> Option<Exposed> {
     None
 }
 
-/// The names on the way, the last one first.
+/// The components of the path, the last one first.
 fn names(path: &Path) -> Vec<OsString> {
     let named = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -115,7 +116,7 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(named).collect()
 }
 
-/// A group that root or the own account has as its first one is that account's alone on most machines.
+/// The group of root or the process's own primary group is treated as private, as it is on most machines.
 fn may_be_written_by_others(found: &Metadata) -> bool {
     let mode = found.mode();
     let is_own_group = found.gid() == 0 || found.gid() == rustix::process::getegid().as_raw();
@@ -142,7 +143,8 @@ mod tests {
         };
         assert_eq!((with_mode(0o755), with_mode(0o1777)), (Ok(()), Ok(())));
         assert!(with_mode(0o777).unwrap_err().contains("/open may be written by other accounts (mode 777)"));
-        // Nor may the way lead there over a link, up again, or to what is not there yet.
+        // The path is refused as well if it leads there over a link, through `..`, or to a directory that does not
+        // exist yet.
         let link = dir.path().join("link");
         symlink("open/a", &link).unwrap();
         let ways = [link.join("buffer"), open.join("../open/new"), link.join("../../open/x/y")];

@@ -1,8 +1,8 @@
-//! The rule for names of files that are still being received: `.rk~<job>-<path>`, two numbers of 16 hex digits.
+//! Naming of temporary files during a transfer: `.rk~<job>-<path>`, two numbers of 16 hex digits.
 //!
-//! The name follows from the job and the final path alone, so that a job that goes on after a crash finds its
-//! own files again, and two jobs never meet. Listings made for users leave such names out; stores show them. The same goes
-//! for the markers in the roots of storages and volumes (`marker`).
+//! The name is a function of the job and the final path alone, so that a job that is resumed after a crash finds its
+//! own files again, and two jobs never collide. Listings made for users omit such names; stores show them. The same
+//! goes for the markers in the roots of storages and volumes (`marker`).
 
 use super::marker::is_marker;
 use renkei_core::error::{Code, Error};
@@ -19,12 +19,12 @@ pub fn temp_name(job: u64, path: &RelPath) -> Vec<u8> {
     name
 }
 
-/// Whether `name` is renkei's own: a temporary name of any job, or a marker.
+/// Whether `name` is reserved: a temporary name of any job, or a marker.
 pub fn is_temp_name(name: &[u8]) -> bool {
     temp_job(name).is_some() || is_marker(name)
 }
 
-/// Lets no path pass that has a temporary name: nobody would see what is under it, and nothing would count it. Markers are
+/// Rejects a path with a temporary name in it: it would be invisible in listings, and not accounted. Markers are
 /// refused by the store.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
-//! Work on whole trees: removing one, and counting what it takes.
+//! Operations on whole trees: removal, and disk usage.
 //!
-//! Both go by handles and single names, so a directory swapped for a symbolic link is removed or counted as the
-//! link it is. Both keep their own stack, and a bounded number of directories open, however deep the tree.
+//! Both use handles and single names, so a directory swapped for a symbolic link is removed or counted as a link.
+//! Both keep their own stack, and a bounded number of directories open, at any depth of the tree.
 
 use super::marker::is_marker;
 use super::{Detail, Dir, Listed, Listing, Raw, Store, TypeHint};
@@ -11,19 +11,19 @@ use renkei_core::path::RelPath;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Levels of directories held open at once; each holds two descriptors and a listing's buffer.
+/// Levels of directories kept open at once; each holds two descriptors and a listing's buffer.
 const MAX_LEVELS: usize = 64;
-/// Directories still to be counted that are held by a handle; the others are found again by path.
+/// Pending directories that are held by their parent's handle; the others are reopened by path.
 const MAX_HELD: usize = 256;
-/// Names that directories from far below get when they are moved up to be removed.
+/// Names of deep directories that are moved up to be removed.
 const HOISTED: &str = ".rk~rm-";
 
-/// Opens a directory, made with those above it if they are missing.
+/// Opens a directory, creating it and its ancestors if missing.
 pub fn make_dirs(root: &Arc<dyn Dir>, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
     make_dirs_as(root, path, &|_| 0o755)
 }
 
-/// The same with the modes that those get which are made.
+/// The same, with a mode for each directory that is created.
 pub fn make_dirs_as(
     root: &Arc<dyn Dir>,
     path: &RelPath,
@@ -51,10 +51,10 @@ pub fn dir_of<'p>(plain: &dyn Store, path: &'p RelPath) -> Result<(Arc<dyn Dir>,
     Ok((plain.root()?.descend(&RelPath::parse(parent)?)?, name))
 }
 
-/// Removes `name` in `dir` with everything below it and tells how many names went.
+/// Removes `name` in `dir` with everything below it and returns the number of names removed.
 ///
-/// A directory that lies too deep is first moved up into the tree's top, so the depth has no limit. What cannot
-/// be removed does not keep the rest from going.
+/// A directory that lies too deep is first moved up into the tree's top, so the depth has no limit. A name that
+/// cannot be removed does not keep the rest from being removed.
 ///
 /// # Errors
 /// The first failure, after everything that can be removed has been.
@@ -62,10 +62,10 @@ pub fn remove_tree(dir: &dyn Dir, name: &[u8]) -> Result<u64, Error> {
     remove_tree_while(dir, name, &|| Ok(()))
 }
 
-/// The same as long as `go_on`, which is asked before each name, says so.
+/// The same as long as `go_on`, called before each name, succeeds.
 ///
 /// # Errors
-/// What `go_on` gives, with the rest of the tree still there; else as [`remove_tree`].
+/// The error of `go_on`, with the rest of the tree still there; else as [`remove_tree`].
 pub fn remove_tree_while(
     dir: &dyn Dir,
     name: &[u8],
@@ -85,12 +85,12 @@ pub fn remove_tree_while(
     }
 }
 
-/// One directory on the way down.
+/// One directory on the current path.
 struct Level {
     dir: Arc<dyn Dir>,
     name: Vec<u8>,
     listing: Listing,
-    /// Whether something went since the listing began, so that a new one may show less.
+    /// Whether an entry was removed since the listing began, so that a new one may be shorter.
     progressed: bool,
 }
 
@@ -123,7 +123,7 @@ impl Removal {
     }
 
     fn note(&mut self, error: Error) {
-        // What somebody else removed in between is gone, as wished.
+        // An entry that was removed concurrently is gone, as wanted.
         if error.code != Code::PathNotFound {
             self.failed.get_or_insert(error);
         }
@@ -151,7 +151,7 @@ impl Removal {
         }
     }
 
-    /// Goes down into a directory, or moves it up to be met later.
+    /// Descends into a directory, or moves it up to be handled later.
     fn enter(&mut self, dir: &dyn Dir, name: &[u8]) -> Result<(), Error> {
         if self.levels.len() < MAX_LEVELS {
             self.levels.push(Level::open(dir, name)?);
@@ -171,7 +171,7 @@ impl Removal {
         Ok(())
     }
 
-    /// Removes the directory whose listing has ended, or lists it again if it has names that were not shown.
+    /// Removes the directory whose listing has ended, or lists it again if it has entries that were not listed.
     fn leave(&mut self, above: &dyn Dir) {
         let Some(mut level) = self.levels.pop() else { return };
         let parent = self.levels.last().map(|level| level.dir.clone());
@@ -189,10 +189,10 @@ impl Removal {
     }
 }
 
-/// What a tree takes.
+/// Disk usage of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Names that are not directories, a file with several names counted once.
+    /// Names that are not directories, hard-linked files counted once.
     pub files: u64,
     /// Directories, the tree's top included.
     pub dirs: u64,
@@ -200,17 +200,17 @@ pub struct Usage {
     pub bytes: u64,
     /// Bytes taken on disk, directories included.
     pub allocated: u64,
-    /// What could not be looked at and is not in the numbers, up to [`MAX_FAILURES`].
+    /// Errors of entries that are missing from the numbers, up to [`MAX_FAILURES`].
     pub failures: Vec<Error>,
 }
 
-/// Failures kept in [`Usage::failures`].
+/// Most failures in [`Usage::failures`].
 pub const MAX_FAILURES: usize = 100;
 
-/// Counts what the tree below `dir` takes, as du does; what vanishes meanwhile is not counted.
+/// Computes the disk usage of the tree below `dir`, like du; entries that vanish meanwhile are not counted.
 ///
 /// # Errors
-/// What `go_on` gives, which is asked again and again; else only if `dir` itself cannot be read. What fails below it is
+/// The error of `go_on`, which is called repeatedly; else only if `dir` itself cannot be read. Errors below it are
 /// listed in the result.
 pub fn disk_usage(dir: &Arc<dyn Dir>, go_on: &dyn Fn() -> Result<(), Error>) -> Result<Usage, Error> {
     let mut count =
@@ -236,7 +236,7 @@ enum Pending {
 struct Count {
     top: Arc<dyn Dir>,
     usage: Usage,
-    /// Device and inode of files with several names that were counted.
+    /// Device and inode of hard-linked files that were counted.
     seen: HashSet<(u64, u64)>,
     todo: Vec<Pending>,
 }
@@ -315,7 +315,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn store() -> (tempfile::TempDir, LocalStore) {
-        // Tens of thousands of names are made: on tmpfs, if there is one, that is not the disk's business.
+        // Tens of thousands of names are created: on tmpfs, if there is one, to spare the disk.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let store = LocalStore::open(dir.path(), AccessMode::ReadWrite).unwrap();
         (dir, store)
@@ -371,7 +371,7 @@ mod tests {
             if asked.get() < 7 { Ok(()) } else { Err(Error::new(Code::Cancelled, "remove", "", "")) }
         };
         assert_eq!(remove_tree_while(&*root, b"tree", &go_on).unwrap_err().code, Code::Cancelled);
-        // Nothing was asked or done after that, and what is left can be removed later.
+        // No call followed after that, and the rest can be removed later.
         assert_eq!(asked.get(), 7);
         assert!(remove_tree(&*root, b"tree").unwrap() > 30);
     }
@@ -380,7 +380,7 @@ mod tests {
     fn few_directories_are_open_at_once() {
         let (_keep, store) = store();
         let root = store.root().unwrap();
-        // A comb: every level has a second directory that waits while the first is followed.
+        // A comb: every level has a second directory that is pending while the first is followed.
         let mut here = root.clone();
         for _ in 0..1500 {
             here.mkdir(b"a", 0o700).unwrap();
