@@ -1,7 +1,7 @@
-//! The control stream: messages both ways at once over one TLS connection.
+//! The control stream: full-duplex messages over one TLS connection.
 //!
-//! One thread receives, any thread sends. The TLS state is locked only to encrypt or decrypt, never while the
-//! socket blocks, so two peers that both send much cannot lock each other out.
+//! One thread receives, any thread sends. The TLS state is locked only to encrypt or decrypt, never while the socket
+//! blocks, so two peers that both send much cannot deadlock.
 
 use super::tls::{Codec, Inbox, Outbox, State, TlsStream, WRITE_BYTES, changed_through};
 use renkei_core::error::{Code, Error};
@@ -13,7 +13,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A quiet control stream is tested this often.
+/// Interval of keep-alive pings on a quiet control stream.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// The sending half, shared by all threads of a session.
@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }
 
-/// Splits a connection whose first frames were exchanged; `silence` is how long the peer may say nothing.
+/// Splits a connection whose first frames were exchanged; `silence` is the silence timeout of the peer.
 pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>, ControlReceiver), Error> {
     stream.bear_silence(silence)?;
     let round_trip = stream.round_trip();
@@ -72,7 +72,7 @@ impl ControlSender {
         self.send_frame(FrameKind::Control, &encode(message))
     }
 
-    /// Sends a refusal, which ends the conversation.
+    /// Sends a refusal, which ends the session.
     pub fn refuse(&self, error: &Error) {
         let _ = self.send_frame(FrameKind::Refusal, &encode(error));
     }
@@ -92,12 +92,12 @@ impl ControlSender {
         Ok(())
     }
 
-    /// Ends both directions; whoever is blocked on the socket returns.
+    /// Shuts down both directions; threads blocked on the socket return.
     pub fn shutdown(&self) {
         let _ = self.sock.shutdown(Shutdown::Both);
     }
 
-    /// The socket, to ask the kernel about it.
+    /// The socket, for kernel metrics.
     pub fn socket(&self) -> &TcpStream {
         &self.sock
     }
@@ -109,12 +109,12 @@ impl ControlReceiver {
         self.link.clone()
     }
 
-    /// The round trip to the peer when the connection was made.
+    /// The RTT to the peer when the connection was made.
     pub fn round_trip(&self) -> Duration {
         self.round_trip
     }
 
-    /// Changes how long the peer may say nothing.
+    /// Changes the silence timeout of the peer.
     pub fn bear_silence(&mut self, silence: Duration) -> Result<(), Error> {
         self.silence = silence;
         let tick = PING_EVERY.min(silence / 3).max(Duration::from_millis(10));
@@ -125,8 +125,7 @@ impl ControlReceiver {
     /// Waits for the next message; pings are answered here.
     ///
     /// # Errors
-    /// `Stalled` when the peer was silent too long, `ConnectionLost` when the stream ended; what the peer refused
-    /// with, if it refused.
+    /// `Stalled` after the silence timeout, `ConnectionLost` when the stream ended; the error of the peer's refusal.
     pub fn recv(&mut self) -> Result<Control, Error> {
         loop {
             match self.recv_frame()? {
@@ -171,7 +170,7 @@ impl ControlReceiver {
     }
 
     fn read_record(&mut self) -> Result<(), Error> {
-        // Else a peer whose records never end with a frame would make this grow for ever.
+        // Otherwise a peer whose records never end with a frame would make this buffer grow for ever.
         self.plain.drain(..std::mem::take(&mut self.plain_start));
         let plain = &mut self.plain;
         let mut replies = Outbox::new_small();

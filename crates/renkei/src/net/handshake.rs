@@ -1,7 +1,8 @@
 //! The TLS handshake and the first message of an accepted connection, in a task.
 //!
-//! The peer is unknown yet, so it costs little: no thread, and buffers as large as what it sent. When the first
-//! frame is whole the connection becomes a [`TlsStream`] with nothing lost. The caller sets the timeout of all this.
+//! The peer is not authenticated yet, so it costs little: no thread, and buffers as large as the data it sent. When
+//! the first frame is complete the connection becomes a [`TlsStream`] with nothing lost. The caller sets the timeout
+//! of all this.
 
 use super::CONNECT_TIMEOUT;
 use super::tls::{Codec, Outbox, State, TlsStream, lost};
@@ -15,18 +16,18 @@ use tokio::net::TcpStream;
 
 /// Largest first frame: a greeting or a ticket.
 pub const MAX_FIRST_BYTES: usize = 4096;
-/// Padding before it, in one frame or several: what a data stream sends to open its window.
+/// Most padding before it, in one frame or several: data streams send it to open their congestion window.
 const MAX_PADDING_BYTES: usize = 64 << 10;
-/// Ciphertext not opened yet: a handshake message with the longest chain of certificates rustls takes.
+/// Most undecrypted ciphertext: a handshake message with the longest certificate chain that rustls accepts.
 const MAX_RECEIVED_BYTES: usize = 128 << 10;
-/// Read with one call.
+/// Bytes read with one call.
 const READ_BYTES: usize = 4 << 10;
 
 /// An accepted connection whose handshake is done.
 pub struct AcceptedPeer {
     /// The connection.
     pub stream: TlsStream,
-    /// The peer's first frame; what was wrong with it is for the peer to hear.
+    /// The peer's first frame, or the error to report to the peer.
     pub first: Result<Frame, Error>,
 }
 
@@ -42,10 +43,10 @@ struct Handshake {
     padding_left: usize,
 }
 
-/// Shakes hands with the peer on `sock` and waits for its first frame; `received` was read before.
+/// Performs the handshake with the peer on `sock` and waits for its first frame; `received` was read before.
 ///
 /// # Errors
-/// What ended the handshake, of which the peer has been told as far as TLS tells.
+/// The error of the handshake, which the peer has been sent as a TLS alert where TLS has one.
 pub async fn greet(
     sock: TcpStream,
     config: Arc<ServerConfig>,
@@ -75,12 +76,12 @@ pub async fn greet(
 }
 
 impl Handshake {
-    /// Opens what was received, a record at most, and sends what is to be answered.
+    /// Decrypts received data, one record at most, and sends the replies.
     async fn step(&mut self) -> Result<State, Error> {
         let (plain, mut outbox) = (&mut self.plain, Outbox::new_small());
         let result =
             self.codec.process(&mut self.received, &mut outbox, |bytes| plain.extend_from_slice(bytes));
-        // An alert that says why must go out before the error is returned.
+        // An alert with the reason must be sent before the error is returned.
         let sent = self.sock.write_all(outbox.queued()).await;
         let (used, state) = result?;
         sent.map_err(|error| lost("send", &error))?;
@@ -101,7 +102,7 @@ impl Handshake {
         }
     }
 
-    /// The first frame that says something, if it is whole; padding before it is dropped.
+    /// The first frame that is not padding, if complete; padding before it is discarded.
     fn take_first(&mut self) -> Result<Option<Frame>, Error> {
         while let Some((head, rest)) = self.plain.split_first_chunk::<HEAD_BYTES>() {
             let head = frame::parse_head(*head)?;

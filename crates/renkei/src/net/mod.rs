@@ -1,4 +1,4 @@
-//! Connections: TLS streams for data, the control stream both sides talk on, and what the kernel knows of both.
+//! Connections: TLS streams for data, the control stream of a session, and the kernel's view of both.
 
 pub mod control;
 pub mod handshake;
@@ -11,13 +11,13 @@ pub mod webhook;
 
 use std::time::{Duration, SystemTime};
 
-/// How long connecting and each handshake may take.
+/// Timeout of a connect and of each handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a host that took a connection may take to shake hands, and one to answer where there are other ways: three tries
-/// of the kernel.
+/// Timeout of the handshake with a host that accepted a connection, and of its answer where there are other routes:
+/// three SYNs of the kernel.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// Program and version, as it is greeted with.
+/// Program and version, sent in the greeting.
 pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));
 
 /// Milliseconds since 1970.

@@ -17,22 +17,22 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long who is called may take to dial.
+/// Timeout of the called PoP's dial-back.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long a line may be silent: a host that vanished is noticed after this.
+/// Silence timeout of a line: a host that vanished is detected after this.
 pub const LINE_SILENCE: Duration = Duration::from_secs(8);
-/// Calls under way at a time, of all sites.
+/// Most calls in progress, of all sites.
 const MAX_CALLS: usize = 1024;
-/// Lines of one site: those of a line that is being replaced, and of several daemons.
+/// Most lines of one site: one that is being replaced, and those of several daemons.
 const MAX_LINES_OF_ONE: usize = 4;
-/// Lines of one agent: two would answer with different folders.
+/// Most lines of one agent: two would serve different folders.
 const MAX_LINES_OF_AGENT: usize = 1;
 
 /// A reverse connection that is up.
 pub struct ReverseConnection {
-    /// Who keeps it: the PoP of a site, or an agent.
+    /// The principal that keeps it: the PoP of a site, or an agent.
     pub keeper: Principal,
-    /// Since when it is up.
+    /// When it was registered.
     pub since: Instant,
     link: Arc<ControlSender>,
 }
@@ -44,10 +44,10 @@ pub struct ReverseRegistry {
     calls: Mutex<HashMap<Ticket, mpsc::SyncSender<TcpStream>>>,
 }
 
-/// Keeps a line registered as long as it lives.
+/// Keeps a line registered until dropped.
 pub struct Registration<'a>(&'a ReverseRegistry, Arc<ReverseConnection>);
 
-/// Forgets a call at its end, answered or not.
+/// Removes a call at its end, answered or not.
 struct Called<'a>(&'a ReverseRegistry, Ticket);
 
 impl Drop for Registration<'_> {
@@ -67,7 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReverseRegistry {
-    /// Lists a line; of too many of one keeper, the oldest is closed.
+    /// Registers a line; beyond the limit of a keeper, its oldest line is closed.
     pub fn list(&self, keeper: &Principal, link: Arc<ControlSender>) -> Registration<'_> {
         socket::give_up_after(link.socket(), Some(LINE_SILENCE));
         let most = match keeper {
@@ -87,12 +87,12 @@ impl ReverseRegistry {
         Registration(self, line)
     }
 
-    /// The lines that are up.
+    /// The registered lines.
     pub fn lines(&self) -> Vec<Arc<ReverseConnection>> {
         lock(&self.lines).clone()
     }
 
-    /// Whether somebody keeps a line to this PoP now.
+    /// Whether a principal keeps a line to this PoP now.
     pub fn has_line(&self, keeper: &Principal) -> bool {
         lock(&self.lines).iter().any(|line| line.keeper == *keeper)
     }
@@ -100,7 +100,7 @@ impl ReverseRegistry {
     /// Calls the keeper of a line and waits for its connection.
     ///
     /// # Errors
-    /// `NoLine`, `CallUnanswered`, `TooManySessions` if very many calls are under way; each may pass.
+    /// `NoLine`, `CallUnanswered`, `TooManySessions` if too many calls are in progress; all of them transient.
     pub fn call(&self, keeper: &Principal, ticket: Ticket) -> Result<TcpStream, Error> {
         let (answer, answered) = mpsc::sync_channel(1);
         let _called = self.note(keeper, ticket, answer)?;
@@ -141,15 +141,15 @@ impl ReverseRegistry {
         Ok(Called(self, ticket))
     }
 
-    /// Hands a connection to who called for it; gives it back if nobody did.
+    /// Hands a connection to the caller that waits for the ticket; returns it if none does.
     pub fn answer(&self, ticket: &Ticket, sock: TcpStream) -> Result<(), TcpStream> {
         let Some(answer) = lock(&self.calls).remove(ticket) else { return Err(sock) };
-        // Who waited has just given up: the connection ends.
+        // If the caller has just given up, the connection is closed.
         let _ = answer.try_send(sock);
         Ok(())
     }
 
-    /// Closes the lines that `is_bad`.
+    /// Closes the lines for which `is_bad` is true.
     pub fn close(&self, is_bad: impl Fn(&ReverseConnection) -> bool) {
         lock(&self.lines).iter().filter(|line| is_bad(line)).for_each(|line| line.link.shutdown());
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection, and the pace it is told to keep.
+//! Kernel metrics of a connection, and its pacing and congestion control.
 
 use renkei_core::link::controller::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -7,15 +7,16 @@ use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The pace of a connection nobody slows down.
+/// The pacing rate of an unpaced connection.
 const UNPACED: u64 = u64::MAX;
 
-/// What the kernel counts of a connection; zeros if it does not tell.
+/// The kernel's TCP counters of a connection; zeros if unavailable.
 pub fn sample(sock: &TcpStream) -> Sample {
     let info = tcp_info(sock);
     let micros = |number: u32| Duration::from_micros(u64::from(number));
     let bytes = |packets: u32| u64::from(packets) * u64::from(info.tcpi_snd_mss);
-    // It takes seconds to send again what was lost at once, and the path may be well meanwhile: a loss counts when it is known.
+    // Retransmitting a burst of losses takes seconds, and the path may have recovered by then: a loss counts once
+    // detected.
     let not_yet_resent = bytes(info.tcpi_lost.saturating_sub(info.tcpi_retrans));
     Sample {
         delivered_bytes: bytes(info.tcpi_delivered),
@@ -25,7 +26,7 @@ pub fn sample(sock: &TcpStream) -> Sample {
     }
 }
 
-/// The kernel's estimate of a connection's round trip.
+/// The kernel's RTT estimate of a connection.
 pub fn rtt(sock: &TcpStream) -> Duration {
     sample(sock).rtt
 }
@@ -37,19 +38,20 @@ pub fn is_left(sock: &TcpStream) -> bool {
     matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..)) && fds[0].revents().intersects(left)
 }
 
-/// Gives a connection up when what was sent on it is not acknowledged for so long; `None` leaves it to the kernel.
+/// Sets TCP_USER_TIMEOUT: the connection fails when sent data is unacknowledged for so long; `None` restores the
+/// default.
 pub fn give_up_after(sock: &TcpStream, silence: Option<Duration>) {
     let ms = silence.map_or(0, |silence| libc::c_uint::try_from(silence.as_millis()).unwrap_or(0));
     set(sock, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms);
 }
 
-/// Asks a peer that says nothing for long whether it is there, so that one that vanished is noticed within two minutes.
+/// Enables TCP keep-alive on a connection, so that a vanished peer is detected within two minutes.
 pub fn keep_alive(sock: &TcpStream) {
     let probes = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(15))
         .with_retries(4);
-    // Without it, the limit on idle circuits does the same later.
+    // Without it, the limit on idle circuits closes the connection later.
     let _ = socket2::SockRef::from(sock).set_tcp_keepalive(&probes);
 }
 
@@ -64,29 +66,29 @@ fn tcp_info(sock: &TcpStream) -> libc::tcp_info {
     info
 }
 
-/// Whether this process is told to set no pace, so that it can be measured what pacing does.
+/// Whether the environment disables pacing, to measure its effect.
 fn is_unpaced() -> bool {
     static TOLD: LazyLock<bool> =
         LazyLock::new(|| std::env::var_os("RENKEI_UNPACED").is_some_and(|told| told == "1"));
     *TOLD
 }
 
-/// Lets the kernel send at most so many bytes per second, evenly spaced; `None` ends that.
+/// Sets the pacing rate in bytes per second; `None` removes it.
 pub fn pace(sock: &TcpStream, bytes_per_s: Option<u64>) {
     if is_unpaced() {
         return;
     }
-    // A kernel before 5.0 refuses 64 bits; the stream is then unpaced, which is what it was.
+    // A kernel before 5.0 refuses 64 bits; the stream then stays unpaced.
     set(sock, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.unwrap_or(UNPACED));
 }
 
-/// Unsent bytes the kernel keeps: two writes of a stream, so that the line never waits for the thread, and what is
-/// left stays where it can still be given to another stream.
+/// Unsent bytes kept in the kernel: two writes of a stream, so that the connection never waits for the thread, and
+/// the remaining data can still be given to another stream.
 const UNSENT_BYTES: libc::c_int = 1 << 20;
-/// Room for bytes on their way, on a path longer than the kernel's own limit fits: bandwidth x delay of one stream.
+/// Send buffer for a path whose BDP per stream exceeds the kernel's own limit.
 const SEND_BUFFER_BYTES: libc::c_int = 256 << 20;
 
-/// Whether connections of this process can have a congestion control that does not take loss for a full queue.
+/// Whether this process may use BBR, which does not take loss for congestion.
 pub fn bears_loss() -> bool {
     static BEARS: LazyLock<bool> = LazyLock::new(|| {
         let sock = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
@@ -95,15 +97,15 @@ pub fn bears_loss() -> bool {
     *BEARS
 }
 
-/// Prepares a connection that will send much: a congestion control that does not take loss for a full queue, and
-/// room for all that is on its way. What the kernel or the rights of this process do not allow stays as it was.
+/// Prepares a connection that will send much data: BBR, which does not take loss for congestion, and a send buffer of
+/// the BDP. Settings that the kernel or the process's privileges do not allow are left unchanged.
 pub fn prepare_sending(sock: &TcpStream, far: bool) {
     set(sock, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &UNSENT_BYTES);
     if !far {
         return;
     }
     set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"bbr");
-    // Setting the buffer ends the kernel's own tuning of it: only where that gives no less.
+    // Setting the buffer disables the kernel's autotuning: only where that gives no less.
     if !set(sock, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)
         && allowed_buffer() > tuned_buffer()
     {
@@ -111,10 +113,10 @@ pub fn prepare_sending(sock: &TcpStream, far: bool) {
     }
 }
 
-/// Gives a connection whose control is BBR a fresh state of it: it starts up again, with its window and the shortest round trip that
-/// the kernel knows. That spares it the rest that BBR takes every 10 s to look for a shorter round trip (half a second of
-/// nothing on a long path, and of all streams at once, for they began together), and lets it double its rate again where a
-/// pace that was too low ended its start. For streams that are paced, or were until now.
+/// Restarts BBR on a connection that uses it: it begins in STARTUP again, with the kernel's congestion window and
+/// minimum RTT. That avoids PROBE_RTT, which BBR enters every 10 s to look for a shorter RTT (half a second without
+/// data on a long path, and on all streams at once, for they began together), and lets it double its rate again where
+/// a pacing rate that was too low ended STARTUP. For streams that are paced, or were until now.
 pub fn restart_bbr(sock: &TcpStream) {
     if has_bbr(sock) {
         set(sock, libc::IPPROTO_TCP, libc::TCP_CONGESTION, b"reno");
@@ -122,8 +124,8 @@ pub fn restart_bbr(sock: &TcpStream) {
     }
 }
 
-/// Gives a connection a control that goes by loss alone: Reno, which doubles its window until the first loss whatever the round
-/// trips are, and from then on CUBIC.
+/// Replaces BBR by a loss-based congestion control: Reno, which doubles its window until the first loss whatever the
+/// RTTs are, and CUBIC from then on.
 pub fn leave_bbr(sock: &TcpStream, has_lost: bool) {
     let [now, next]: [&[u8]; 2] = if has_lost { [b"reno\0", b"cubic"] } else { [b"bbr\0", b"reno"] };
     if congestion_control(sock).starts_with(now) {
@@ -136,7 +138,7 @@ pub fn has_bbr(sock: &TcpStream) -> bool {
     congestion_control(sock).starts_with(b"bbr\0")
 }
 
-/// The name of a connection's congestion control, filled up with zeros.
+/// The name of a connection's congestion control, padded with zeros.
 fn congestion_control(sock: &TcpStream) -> [u8; 16] {
     let mut name = [0; 16];
     let mut length = name.len() as libc::socklen_t;
@@ -150,16 +152,16 @@ fn set<T: ?Sized>(sock: &TcpStream, level: libc::c_int, option: libc::c_int, val
     let length = size_of_val(value) as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
     // SAFETY: the descriptor lives as long as `sock`; the kernel reads `length` bytes of `value`, plain numbers or
-    // text, and refuses what it does not know.
+    // text, and refuses options that it does not know.
     unsafe { libc::setsockopt(sock.as_raw_fd(), level, option, value, length) == 0 }
 }
 
-/// What a buffer that a process sets may hold: the kernel doubles the value it allows.
+/// Limit of a send buffer set by a process: the kernel doubles the allowed value.
 fn allowed_buffer() -> u64 {
     2 * kernel_number("net/core/wmem_max", 0)
 }
 
-/// What a buffer that the kernel tunes may hold.
+/// Limit of an autotuned send buffer.
 fn tuned_buffer() -> u64 {
     kernel_number("net/ipv4/tcp_wmem", 2)
 }

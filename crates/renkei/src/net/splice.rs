@@ -1,8 +1,8 @@
-//! Passes bytes between two connections without looking at them: `splice(2)` through a pipe each way.
+//! Relays bytes between two connections without copying them to user space: `splice(2)` through a pipe each way.
 //!
-//! One thread serves a circuit, both directions. What is under way in the pipes is bounded, a side that does not read
-//! holds the other back by TCP's own windows, and the end of one direction is passed on as such. When a connection
-//! breaks, the other one is ended too.
+//! One thread serves a circuit, both directions. The bytes in flight in the pipes are bounded, a side that does not
+//! read holds the other back by TCP's flow control (back-pressure), and the end of one direction is relayed as a
+//! half-close. When one connection breaks, the other is shut down too.
 
 use super::tls::lost;
 use renkei_core::error::{Code, Error};
@@ -13,9 +13,9 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// What a pipe holds, if the kernel grants it: a quarter of a megabyte keeps the calls few.
+/// Size of a pipe, if the kernel grants it: a quarter of a megabyte keeps the calls few.
 const PIPE_BYTES: usize = 256 << 10;
-/// How often a circuit on which nothing moves looks whether it was stopped.
+/// Interval at which an idle circuit checks whether it was stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// One direction.
@@ -25,13 +25,13 @@ struct Half<'a> {
     pipe: (OwnedFd, OwnedFd),
     /// Bytes in the pipe.
     held: usize,
-    /// `from` has said its last.
+    /// `from` has reached its end.
     ended: bool,
-    /// And `to` was told.
+    /// The end was relayed to `to`.
     told: bool,
 }
 
-/// What came of a try to move bytes.
+/// Outcome of an attempt to move bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moved {
     Some(u64),
@@ -42,12 +42,12 @@ impl<'a> Half<'a> {
     fn new(from: &'a TcpStream, to: &'a TcpStream) -> Result<Self, Error> {
         let pipe = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)
             .map_err(|error| Error::new(Code::TooManyOpenFiles, "open a pipe", "circuit", error))?;
-        // With less it works too.
+        // A smaller pipe works too.
         let _ = fcntl_setpipe_size(&pipe.1, PIPE_BYTES);
         Ok(Half { from, to, pipe, held: 0, ended: false, told: false })
     }
 
-    /// Moves what can be moved now.
+    /// Moves the bytes that are available now.
     fn pass(&mut self) -> Result<Moved, Error> {
         if !self.ended && self.held < PIPE_BYTES {
             match splice_some(self.from, &self.pipe.1)? {
@@ -68,7 +68,7 @@ impl<'a> Half<'a> {
         }
         if self.ended && self.held == 0 && !self.told {
             self.told = true;
-            // The other side may have gone already.
+            // The peer may have closed already.
             let _ = self.to.shutdown(Shutdown::Write);
         }
         Ok(if moved > 0 { Moved::Some(moved) } else { Moved::Nothing })
@@ -88,8 +88,8 @@ fn splice_some(from: impl std::os::fd::AsFd, to: impl std::os::fd::AsFd) -> Resu
     }
 }
 
-/// Passes bytes both ways until both have ended, one breaks, nothing moves for `idle`, or `is_stopped`; `on_bytes`
-/// is told what was passed on.
+/// Relays bytes both ways until both directions have ended, one connection breaks, nothing moves for `idle`, or
+/// `is_stopped`; `on_bytes` gets the number of bytes relayed.
 pub fn couple(
     near: &TcpStream,
     far: &TcpStream,
@@ -148,7 +148,7 @@ fn wait(near: &TcpStream, far: &TcpStream, halves: &[Half<'_>; 2]) -> Result<(),
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(lost("pass on", &error.into())),
     }
-    // A broken connection shows in every poll: without this, one that is only written to would spin.
+    // POLLERR is reported by every poll: without this check, a broken connection that is only written to would spin.
     match fds.iter().any(|fd| fd.revents().contains(PollFlags::ERR)) {
         true => Err(Error::new(Code::ConnectionLost, "pass on", "circuit", "one side broke off")),
         false => Ok(()),
@@ -169,7 +169,7 @@ mod tests {
         (dialled, listener.accept().unwrap().0)
     }
 
-    /// Couples two connections and gives their outer ends to `work`; returns what passed and how it ended.
+    /// Couples two connections and passes their outer ends to `work`; returns the number of bytes and the outcome.
     fn coupled(idle: Duration, work: impl FnOnce(TcpStream, TcpStream)) -> (u64, Result<(), Error>) {
         let ((left, near), (right, far)) = (pair(), pair());
         let passed = AtomicU64::new(0);

@@ -1,9 +1,9 @@
 //! TLS over a blocking socket, for control and data streams.
 //!
 //! Built on rustls' unbuffered interface, so that many records are read and sent with one system call. A data stream
-//! takes its records into its own hands after the handshake ([`TlsStream::with_own_records`]): they are sealed from the
-//! caller's buffer into the one that is sent and opened from the one that was received into the caller's. Its loop
-//! allocates and copies nothing; buffers live as long as the stream.
+//! uses a record layer of its own after the handshake ([`TlsStream::with_own_records`]): records are sealed from the
+//! caller's buffer into the send buffer, and opened from the receive buffer into the caller's. Its loop allocates and
+//! copies nothing; buffers live as long as the stream.
 
 use super::tls_records::{self, Meaning, RecordLayer, Sealing, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
@@ -19,18 +19,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ciphertext read with one call: large enough that a fast stream makes few calls, small enough to stay in cache.
+/// Receive buffer, filled with one call: large enough that a fast stream makes few calls, small enough to stay in
+/// cache.
 const INBOX_BYTES: usize = 256 << 10;
 /// Plaintext encrypted and sent with one call: a quarter of a megabyte of content, and a frame's head.
 pub const WRITE_BYTES: usize = (256 << 10) + (4 << 10);
-/// Most that is queued to go out with what follows.
+/// Most plaintext that is queued to be sent with the next write.
 const QUEUE_BYTES: usize = 16 << 10;
-/// Room for what is queued and [`WRITE_BYTES`], the records' own bytes around both, 22 for each 16 KiB, and handshake
-/// messages.
+/// Send buffer: room for queued data and [`WRITE_BYTES`], the record overhead of both, 22 bytes for each 16 KiB, and
+/// handshake messages.
 const OUTBOX_BYTES: usize = WRITE_BYTES + QUEUE_BYTES + (64 << 10);
 
-/// A handshake that takes longer than this, and many times the round trip of the connection, went further than the
-/// connection does. A busy machine takes long too: then a few more streams than needed are opened.
+/// A handshake that takes longer than this, and many times the connection's RTT, was relayed beyond the connection's
+/// peer. A busy machine takes long too: then a few more streams than needed are opened.
 const LONG_SHAKE: Duration = Duration::from_millis(60);
 
 /// The TLS state of one end.
@@ -42,7 +43,7 @@ enum Side {
     Own(Box<RecordLayer>),
 }
 
-/// Where a connection stands after some input.
+/// State of a connection after some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The handshake needs more input.
@@ -56,14 +57,14 @@ pub(super) enum State {
 }
 
 impl Codec {
-    /// The dialled part, before its handshake.
+    /// The server side, before its handshake.
     pub(super) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
         UnbufferedServerConnection::new(config).map(|conn| Codec(Side::Server(conn))).map_err(tls_failed)
     }
 
-    /// Turns ciphertext into plaintext, one record at most, and appends what must be sent to `out`.
+    /// Decrypts ciphertext, one record at most, and appends the replies to `out`.
     ///
-    /// Returns how many bytes of `incoming` are used up.
+    /// Returns how many bytes of `incoming` were consumed.
     pub(super) fn process(
         &mut self,
         incoming: &mut [u8],
@@ -113,7 +114,7 @@ impl Codec {
         }
     }
 
-    /// Takes the keys out of rustls; it must have nothing left to send.
+    /// Takes the keys out of rustls, which must have nothing left to send.
     fn into_own(self) -> Result<Self, Error> {
         let records = match self.0 {
             Side::Client(conn) => RecordLayer::of_client(conn).map(Box::new),
@@ -193,7 +194,7 @@ pub(super) fn tls_failed(error: rustls::Error) -> Error {
     Error::new(code, "TLS", "peer", error)
 }
 
-/// A record that was changed on a connection that leads through the PoP of a site: that site is to be named.
+/// Names the relay in the error of a record that was changed on a relayed connection.
 pub fn changed_through(error: Error, through: Option<&SiteName>) -> Error {
     match through {
         Some(site) if error.code == Code::TlsFailed => {
@@ -204,7 +205,7 @@ pub fn changed_through(error: Error, through: Option<&SiteName>) -> Error {
     }
 }
 
-/// Ciphertext waiting to be sent.
+/// Ciphertext to be sent.
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     used: usize,
@@ -224,7 +225,7 @@ impl Outbox {
         self.used == 0
     }
 
-    /// What waits to be sent.
+    /// The ciphertext to be sent.
     pub(super) fn queued(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
@@ -273,7 +274,7 @@ impl Inbox {
         self.start += bytes;
     }
 
-    /// Reads more from the socket; an error if it has ended.
+    /// Reads more from the socket; an error at its end.
     pub(super) fn fill(&mut self, mut sock: &TcpStream) -> Result<(), Error> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -291,7 +292,7 @@ impl Inbox {
     }
 }
 
-/// What a failed call on an established socket means.
+/// The error of a failed call on an established socket.
 pub fn lost(op: &str, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => Error::new(Code::Stalled, op, "peer", "nothing happened in time"),
@@ -308,7 +309,7 @@ pub struct TlsWriter {
 }
 
 impl TlsWriter {
-    /// Sends all of `bytes`, after what was queued.
+    /// Sends all of `bytes`, after the queued data.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for part in bytes.chunks(WRITE_BYTES) {
             self.sealing.seal(part, &mut self.outbox)?;
@@ -334,17 +335,17 @@ pub struct TlsStream {
     pub(super) outbox: Outbox,
     pub(super) plain: Vec<u8>,
     pub(super) plain_start: usize,
-    /// What was opened in the inbox and not taken yet.
+    /// The part of the inbox that was decrypted in place and not consumed yet.
     opened: Range<usize>,
     deadline: Option<Instant>,
-    /// The site whose PoP passes it on, if that is known.
+    /// The site whose PoP relays the connection, if known.
     pub(super) through: Option<SiteName>,
-    /// How long the peer took to answer in the handshake.
+    /// How long the peer took in the handshake.
     pub(super) shook_in: Duration,
 }
 
 impl TlsStream {
-    /// Takes the dialling part on `sock` and shakes hands within `timeout`.
+    /// Performs the client side of the handshake on `sock` within `timeout`.
     pub fn connect(
         sock: TcpStream,
         config: Arc<ClientConfig>,
@@ -355,7 +356,7 @@ impl TlsStream {
         Self::shake(sock, Codec(Side::Client(conn)), &[], timeout)
     }
 
-    /// Takes the dialled part on `sock` and shakes hands within `timeout`; `received` was read from it already.
+    /// Performs the server side of the handshake on `sock` within `timeout`; `received` was read from it already.
     pub fn accept(
         sock: TcpStream,
         config: Arc<ServerConfig>,
@@ -365,7 +366,7 @@ impl TlsStream {
         Self::shake(sock, Codec::server(config)?, received, timeout)
     }
 
-    /// A connection whose hands were shaken by `codec`: `received` waits to be opened, after `plain`, which was.
+    /// A connection after its handshake by `codec`: `received` is yet to be decrypted, after `plain`, which was.
     pub(super) fn greeted(
         sock: TcpStream,
         codec: Codec,
@@ -411,7 +412,7 @@ impl TlsStream {
         let plain = &mut self.plain;
         let result =
             self.codec.process(self.inbox.filled(), &mut self.outbox, |bytes| plain.extend_from_slice(bytes));
-        // An alert that says why must go out before the error is returned.
+        // An alert with the reason must be sent before the error is returned.
         let flushed = self.outbox.flush(&self.sock);
         let (used, state) = result?;
         flushed?;
@@ -419,22 +420,21 @@ impl TlsStream {
         Ok(state)
     }
 
-    /// Sets how long a read or write may make no progress.
+    /// Sets the timeout of a read or write without progress.
     pub fn bear_silence(&self, timeout: Duration) -> Result<(), Error> {
         let set = self.sock.set_read_timeout(Some(timeout));
         set.and_then(|()| self.sock.set_write_timeout(Some(timeout)))
             .map_err(|error| lost("set timeout", &error))
     }
 
-    /// Lets reads and writes wait for as long as the connection lives; who uses it notices by other means that the peer is
-    /// gone.
+    /// Lets reads and writes block as long as the connection lives; the caller detects a dead peer by other means.
     pub fn bear_any_silence(&self) -> Result<(), Error> {
         let set = self.sock.set_read_timeout(None).and_then(|()| self.sock.set_write_timeout(None));
         set.map_err(|error| lost("set timeout", &error))
     }
 
-    /// Gives the sending half to another thread; what stays receives. Only a stream with records of its own has two
-    /// halves, and only once.
+    /// Hands the sending half to another thread; the stream keeps the receiving half. Only a stream with its own
+    /// record layer has two halves, and only once.
     pub fn take_writer(&mut self) -> Result<TlsWriter, Error> {
         let sealing = match &mut self.codec.0 {
             Side::Own(records) => records.take_sealing(),
@@ -446,35 +446,35 @@ impl TlsStream {
         Ok(TlsWriter { sock: self.sock.clone(), sealing, outbox })
     }
 
-    /// Sets until when all that is read must have come, however often a little of it comes; `None` ends that.
+    /// Sets the deadline by which all reads must complete, however often a little data arrives; `None` removes it.
     pub fn expect_by(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
     }
 
-    /// Notes that the connection leads through the PoP of a site, to name it if a byte is changed there.
+    /// Records that the connection is relayed by a site's PoP, to name it if a byte is changed on the way.
     pub fn leads_through(&mut self, site: Option<SiteName>) {
         self.through = site;
     }
 
-    /// The round trip to the peer. Where others pass the connection on, the kernel knows one hop alone; the peer's part of
-    /// the handshake took a round trip of all of them, and a little more.
+    /// The RTT to the peer. On a relayed connection the kernel measures one hop alone; the handshake took a round
+    /// trip over all hops, and a little more.
     pub fn round_trip(&self) -> Duration {
         let hop = super::socket::rtt(&self.sock);
         let passed_on = self.through.is_some() || self.shook_in > LONG_SHAKE.max(8 * hop);
         if passed_on { hop.max(self.shook_in) } else { hop }
     }
 
-    /// The certificates the peer showed, leaf first.
+    /// The peer's certificate chain, leaf first.
     pub fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
         self.codec.peer_chain()
     }
 
-    /// The socket, to shut it down from elsewhere or to ask the kernel about it.
+    /// The socket, to shut it down from elsewhere or for kernel metrics.
     pub fn socket(&self) -> Arc<TcpStream> {
         self.sock.clone()
     }
 
-    /// Sends all of `bytes`, after what was queued.
+    /// Sends all of `bytes`, after the queued data.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for part in bytes.chunks(WRITE_BYTES) {
             self.codec.encrypt(part, &mut self.outbox)?;
@@ -491,13 +491,12 @@ impl TlsStream {
         if bytes.is_empty() { Ok(()) } else { self.codec.encrypt(bytes, &mut self.outbox) }
     }
 
-    /// Sends what was queued.
+    /// Sends the queued data.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.outbox.flush(&self.sock)
     }
 
-    /// Seals and opens records itself from now on, as data streams do; what came before is kept. Works once and
-    /// changes nothing after that.
+    /// Switches to the stream's own record layer, as data streams do; data received before is kept. Idempotent.
     ///
     /// # Errors
     /// `TlsFailed` if the configuration keeps its keys.
@@ -505,15 +504,15 @@ impl TlsStream {
         if matches!(self.codec.0, Side::Own(_)) {
             return Ok(self);
         }
-        // What rustls still has to say, tickets, goes out first.
+        // Pending output of rustls, session tickets, is sent first.
         while self.handshake_step()? == State::Record {}
-        // From here on the inbox holds whole or begun records that nobody looked at.
+        // From here on the inbox holds complete or partial records that were not decrypted.
         let codec = self.codec.into_own()?;
         Ok(TlsStream { codec, ..self })
     }
 
-    /// Changes the sending key after so many records, if the cipher suite does not ask for it sooner; only on a stream
-    /// with records of its own.
+    /// Changes the sending key after so many records, if the cipher suite does not require it sooner; only on a
+    /// stream with its own record layer.
     pub fn renew_key_after(&mut self, records: u64) {
         if let Side::Own(own) = &mut self.codec.0
             && let Some(sealing) = own.sealing()
@@ -530,8 +529,8 @@ impl TlsStream {
         }
     }
 
-    /// Fills `target` but its last byte, which is overwritten with anything: records that end there can be opened
-    /// in place, with the type that follows their content.
+    /// Fills `target` except its last byte, which is clobbered: records that end there can be decrypted in place,
+    /// with the type byte that follows their content.
     pub fn read_exact_before_last(&mut self, target: &mut [u8]) -> Result<(), Error> {
         let wanted = target.len().saturating_sub(1);
         match self.codec.0 {
@@ -560,7 +559,8 @@ impl TlsStream {
         count
     }
 
-    /// Opens the next record: into `target` if it has room for it, else in the inbox. Returns what came to `target`.
+    /// Decrypts the next record: into `target` if it fits, else in the inbox. Returns the number of bytes in
+    /// `target`.
     fn open_record(&mut self, target: &mut [u8]) -> Result<usize, Error> {
         let bytes = self.await_record()?;
         let Side::Own(own) = &mut self.codec.0 else { return Ok(0) };
@@ -580,7 +580,7 @@ impl TlsStream {
         }
     }
 
-    /// Waits until the next record is there, and returns its length.
+    /// Waits until the next record is complete, and returns its length.
     fn await_record(&mut self) -> Result<usize, Error> {
         loop {
             if let Some(bytes) = record_bytes(self.inbox.filled()).map_err(|error| self.give_up(error))? {
@@ -590,7 +590,7 @@ impl TlsStream {
         }
     }
 
-    /// Tells the peer, if it listens, what was wrong with what it sent.
+    /// Sends the peer, if it still reads, an alert for its invalid record.
     fn give_up(&mut self, error: rustls::Error) -> Error {
         if let Side::Own(own) = &mut self.codec.0
             && let Some(sealing) = own.sealing()
@@ -652,7 +652,7 @@ impl TlsStream {
         self.inbox.fill(&self.sock)
     }
 
-    /// Ends both directions; whoever is blocked on the socket returns.
+    /// Shuts down both directions; threads blocked on the socket return.
     pub fn shutdown(&self) {
         let _ = self.sock.shutdown(Shutdown::Both);
     }

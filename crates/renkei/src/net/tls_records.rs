@@ -1,13 +1,14 @@
-//! The TLS record layer of data streams: TLS 1.3 records (RFC 8446, sections 5.2 to 5.5), sealed and opened without a copy.
+//! The TLS record layer of data streams: TLS 1.3 records (RFC 8446, sections 5.2 to 5.5), sealed and opened without a
+//! copy.
 //!
-//! Handshake, keys and key schedule are rustls'; it hands the traffic keys over when the handshake is done
-//! (`rustls::kernel`, made for record layers in kernels) and derives new ones when a key is worn out. Here is only what is
-//! between: a head, a sequence number, and one call of the AEAD per record, from the caller's buffer into the one that is
-//! sent, and from the one that was received into the caller's. docs/design/0008 says why.
+//! Handshake, keys and key schedule are rustls'; it exports the traffic keys when the handshake is done
+//! (`rustls::kernel`, made for record layers in kernels) and derives new ones when a key has reached its limit. This
+//! module only has the rest: a head, a sequence number, and one call of the AEAD per record, from the caller's buffer
+//! into the send buffer, and from the receive buffer into the caller's. docs/design/0008 gives the reasons.
 //!
-//! Guarantees: a record that was changed, left out, repeated or moved ends the stream; no key seals more records than its
-//! suite allows; tickets and key updates of the peer are served. An end without `close_notify` is for the reader to
-//! notice: data streams end with a frame that says so.
+//! Guarantees: a record that was changed, dropped, replayed or reordered ends the stream; no key seals more records
+//! than its suite allows; tickets and key updates of the peer are served. An end without `close_notify` is for the
+//! reader to detect: data streams end with a frame that says so.
 
 use super::tls::{Outbox, tls_failed};
 use aws_lc_rs::aead::{self, AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
@@ -30,13 +31,13 @@ pub(super) const HEAD_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
 /// Most content of a record.
 const CONTENT_BYTES: usize = 16 << 10;
-/// Most that a record may carry beside its head: content, padding, type and tag.
+/// Most bytes of a record beside its head: content, padding, type and tag.
 const MAX_SEALED_BYTES: usize = (16 << 10) + 256;
-/// Records without content in a row: more is a peer that keeps us busy with nothing.
+/// Most records without content in a row: more is a denial of service.
 const MAX_EMPTY_RECORDS: u8 = 32;
-/// Handshake messages that arrive in parts; a ticket holds the peer's certificates.
+/// Most bytes of a handshake message that arrives in parts; a ticket holds the peer's certificates.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
-/// Where the sequence number of any suite stops, far from the end of its 64 bits.
+/// Last sequence number with any suite, far from the end of its 64 bits.
 const LAST_SEQUENCE: u64 = 0xffff_ffff_ffff_0000;
 
 /// One direction of a connection.
@@ -47,29 +48,29 @@ struct Direction {
     sequence: u64,
 }
 
-/// What a record was.
+/// Type and length of a decrypted record.
 struct Opened {
     kind: ContentType,
     content_bytes: usize,
 }
 
-/// What a record means for who reads the stream.
+/// Meaning of a record for the reader of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// So many bytes of content, at the beginning of where it was opened.
+    /// This many bytes of content, at the start of the buffer.
     Content(usize),
-    /// Nothing; it was dealt with here.
+    /// Nothing; it was handled in the record layer.
     Nothing,
     /// The peer closed properly.
     Closed,
 }
 
-/// Both directions of a connection, or the receiving one when the other was taken away.
+/// Both directions of a connection, or the receiving one once the other was taken.
 pub(super) struct RecordLayer {
     sealing: Option<Sealing>,
     receiving: Direction,
     keys: Arc<Keys>,
-    /// The beginning of a handshake message whose end has not come.
+    /// A handshake message that is not complete yet.
     handshake: Vec<u8>,
     empty_records: u8,
 }
@@ -78,15 +79,15 @@ pub(super) struct RecordLayer {
 pub(super) struct Sealing {
     sending: Direction,
     keys: Arc<Keys>,
-    /// Records that one key may seal.
+    /// Most records that one key may seal.
     key_records: u64,
 }
 
-/// What rustls keeps of the connection; both directions have it.
+/// The key schedule in rustls, shared by both directions.
 struct Keys {
     kernel: Mutex<Kernel>,
     chain: Vec<CertificateDer<'static>>,
-    /// The peer asked for a new key of ours.
+    /// The peer requested a key update of this end.
     owes_update: AtomicBool,
 }
 
@@ -106,7 +107,7 @@ impl Direction {
         Ok(Direction { key: aead_key(algorithm, &key)?, iv, sequence })
     }
 
-    /// The nonce of the next record; none is used twice, for the number only grows and ends with its key.
+    /// The nonce of the next record; never reused, for the sequence number only grows and ends with its key.
     fn nonce(&mut self) -> aead::Nonce {
         let nonce = Nonce::new(&self.iv, self.sequence);
         self.sequence += 1;
@@ -127,7 +128,7 @@ impl Direction {
         Ok(HEAD_BYTES + sealed_bytes)
     }
 
-    /// Opens a whole record where it is; the content begins after its head.
+    /// Decrypts a complete record in place; the content begins after its head.
     fn open(&mut self, record: &mut [u8]) -> Result<Opened, rustls::Error> {
         let (head, sealed) = record.split_at_mut(HEAD_BYTES);
         let nonce = self.nonce();
@@ -135,7 +136,7 @@ impl Direction {
         Opened::parse(inner.map_err(|_| rustls::Error::DecryptError)?)
     }
 
-    /// Opens a whole record into `target`, which has room for [`inner_bytes`] of it.
+    /// Decrypts a complete record into `target`, which has room for its [`inner_bytes`].
     fn open_into(&mut self, record: &[u8], target: &mut [u8]) -> Result<Opened, rustls::Error> {
         let (head, sealed) = record.split_at(HEAD_BYTES);
         let (body, tag) = sealed.split_at(sealed.len() - TAG_BYTES);
@@ -168,10 +169,10 @@ fn unexpected(what: &str) -> rustls::Error {
     rustls::Error::General(what.into())
 }
 
-/// The length of the record at the beginning of `received`, if all of it is there.
+/// The length of the record at the start of `received`, if it is complete.
 ///
 /// # Errors
-/// What no peer sends on an encrypted connection.
+/// A head that no peer sends on an encrypted connection.
 pub(super) fn record_bytes(received: &[u8]) -> Result<Option<usize>, rustls::Error> {
     let Some(head) = received.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
     let sealed_bytes = usize::from(u16::from_be_bytes([head[3], head[4]]));
@@ -188,12 +189,12 @@ pub(super) fn record_bytes(received: &[u8]) -> Result<Option<usize>, rustls::Err
     Ok((received.len() >= bytes).then_some(bytes))
 }
 
-/// Room that opening a record of so many bytes needs: its content, its type and its padding.
+/// Buffer size for decrypting a record of this length: its content, its type and its padding.
 pub(super) fn inner_bytes(record_bytes: usize) -> usize {
     record_bytes - HEAD_BYTES - TAG_BYTES
 }
 
-/// What a peer is told of an error in what it sent.
+/// The alert for an error in received data.
 pub(super) fn alert_of(error: &rustls::Error) -> AlertDescription {
     match error {
         rustls::Error::DecryptError => AlertDescription::BadRecordMac,
@@ -203,14 +204,14 @@ pub(super) fn alert_of(error: &rustls::Error) -> AlertDescription {
 }
 
 impl RecordLayer {
-    /// Takes over what a client has agreed on.
+    /// Takes over the connection of a client after its handshake.
     pub(super) fn of_client(conn: UnbufferedClientConnection) -> Result<Self, rustls::Error> {
         let chain = owned(conn.peer_certificates());
         let (secrets, kernel) = conn.dangerous_into_kernel_connection()?;
         RecordLayer::new(secrets, Kernel::Client(kernel), chain)
     }
 
-    /// Takes over what a server has agreed on.
+    /// Takes over the connection of a server after its handshake.
     pub(super) fn of_server(conn: UnbufferedServerConnection) -> Result<Self, rustls::Error> {
         let chain = owned(conn.peer_certificates());
         let (secrets, kernel) = conn.dangerous_into_kernel_connection()?;
@@ -234,28 +235,28 @@ impl RecordLayer {
         })
     }
 
-    /// The certificates the peer showed, leaf first.
+    /// The peer's certificate chain, leaf first.
     pub(super) fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
         self.keys.chain.clone()
     }
 
-    /// The sending direction, unless it was taken away.
+    /// The sending direction, unless it was taken.
     pub(super) fn sealing(&mut self) -> Option<&mut Sealing> {
         self.sealing.as_mut()
     }
 
-    /// Takes the sending direction away, for another thread; works once.
+    /// Takes the sending direction, for another thread; works once.
     pub(super) fn take_sealing(&mut self) -> Option<Sealing> {
         self.sealing.take()
     }
 
-    /// Opens a whole record where it is; content begins after the head.
+    /// Decrypts a complete record in place; content begins after the head.
     pub(super) fn open(&mut self, record: &mut [u8]) -> Result<Meaning, rustls::Error> {
         let opened = self.receiving.open(record)?;
         self.take(&opened, &record[HEAD_BYTES..])
     }
 
-    /// Opens a whole record into `target`, which has room for its [`inner_bytes`].
+    /// Decrypts a complete record into `target`, which has room for its [`inner_bytes`].
     pub(super) fn open_into(&mut self, record: &[u8], target: &mut [u8]) -> Result<Meaning, rustls::Error> {
         let opened = self.receiving.open_into(record, target)?;
         self.take(&opened, target)
@@ -279,7 +280,7 @@ impl RecordLayer {
         Ok(Meaning::Content(content.len()))
     }
 
-    /// Takes a record of handshake messages: several, or a part of one.
+    /// Handles a record of handshake messages: several, or a part of one.
     fn on_handshake(&mut self, content: &[u8]) -> Result<(), rustls::Error> {
         if content.is_empty() || self.handshake.len() + content.len() > MAX_HANDSHAKE_BYTES {
             return Err(unexpected("a handshake message too short or too long"));
@@ -306,7 +307,7 @@ impl RecordLayer {
             (HandshakeType::NewSessionTicket, _, Kernel::Client(kernel)) => {
                 kernel.handle_new_session_ticket(payload)
             }
-            // What follows under the old key in the same record would be nobody's.
+            // Messages after it in the same record, under the old key, are refused.
             (HandshakeType::KeyUpdate, [requested @ (0 | 1)], kernel) if is_last => {
                 self.receiving = Direction::new(kernel.update_rx()?)?;
                 if *requested == 1 {
@@ -320,12 +321,12 @@ impl RecordLayer {
 }
 
 impl Sealing {
-    /// Renews the key after so many records already.
+    /// Lowers the number of records after which the key is renewed.
     pub(super) fn renew_key_after(&mut self, records: u64) {
         self.key_records = self.key_records.min(records);
     }
 
-    /// Seals `plain` into `out`, which has room for it.
+    /// Encrypts `plain` into `out`, which has room for it.
     pub(super) fn seal(&mut self, plain: &[u8], out: &mut Outbox) -> Result<(), Error> {
         for content in plain.chunks(CONTENT_BYTES) {
             let owes_update = self.keys.owes_update.load(Ordering::Relaxed);
@@ -343,7 +344,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Tells the peer that this is the last record under this key, and takes the next.
+    /// Sends a KeyUpdate as the last record under this key, and takes the next key.
     fn renew_key(&mut self, out: &mut Outbox) -> Result<(), rustls::Error> {
         const UPDATE_NOT_REQUESTED: u8 = 0;
         let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, UPDATE_NOT_REQUESTED];
@@ -353,7 +354,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Seals what says why this end gives up.
+    /// Encrypts the alert with which this end closes the connection.
     pub(super) fn seal_alert(
         &mut self,
         why: AlertDescription,
@@ -370,7 +371,7 @@ impl Keys {
     }
 }
 
-/// The first whole handshake message of `bytes`, and what follows it.
+/// The first complete handshake message of `bytes`, and the rest.
 fn split_message(bytes: &[u8]) -> Option<(HandshakeType, &[u8], &[u8])> {
     let (&[kind, high, middle, low], rest) = bytes.split_first_chunk::<4>()?;
     let (payload, after) = rest.split_at_checked(u32::from_be_bytes([0, high, middle, low]) as usize)?;
@@ -386,7 +387,7 @@ fn on_alert(content: &[u8]) -> Result<Meaning, rustls::Error> {
     }
 }
 
-/// A chain that outlives its connection.
+/// An owned copy of a certificate chain.
 pub(super) fn owned(chain: Option<&[CertificateDer<'_>]>) -> Vec<CertificateDer<'static>> {
     chain.unwrap_or_default().iter().map(|cert| cert.clone().into_owned()).collect()
 }
@@ -406,7 +407,7 @@ impl Kernel {
         }
     }
 
-    /// How many records a key of the agreed suite may seal.
+    /// Most records that a key of the negotiated suite may seal.
     fn key_records(&self) -> Result<u64, rustls::Error> {
         let suite = match self {
             Kernel::Client(kernel) => kernel.negotiated_cipher_suite(),

@@ -1,7 +1,7 @@
 //! Delivery of a webhook: one HTTP/1.1 POST on a connection of its own.
 //!
-//! Only the status of the answer is used, and redirects are not followed. Everything together takes `WITHIN` at most,
-//! however slowly a server answers.
+//! Only the status of the answer is used, and redirects are not followed. `WITHIN` is the timeout of the whole
+//! exchange, however slowly a server answers.
 
 use axum::body::Body;
 use hyper::client::conn::http1;
@@ -17,20 +17,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// How long it may take.
+/// Timeout of a delivery.
 const WITHIN: Duration = Duration::from_secs(10);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Posts JSON; `tls` says whom an `https` server must be vouched for by.
+/// Posts JSON; `tls` has the trusted roots for an `https` server.
 ///
 /// # Errors
-/// Why it was not taken, in words: also any status but 200 to 299.
+/// The reason of the failure, as text: also any status but 200 to 299.
 pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, ask(address, body, tls)).await });
-    // A name that is still looked up is not waited for.
+    // A pending name lookup is abandoned.
     runtime.shutdown_background();
     match asked {
         Ok(Ok(status)) if status.is_success() => Ok(()),
@@ -64,7 +64,7 @@ async fn ask_on(
     Ok(sender.send_request(request).await?.status())
 }
 
-/// The error and what caused it: that of the library says little by itself.
+/// The error with its causes: that of the library says little by itself.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -79,14 +79,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
 
-    /// A client that believes certificates of these alone.
+    /// A client that trusts only these roots.
     fn client(roots: RootCertStore) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(default_provider().into());
         let builder = builder.with_safe_default_protocol_versions().unwrap();
         Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
-    /// Reads a whole request, answers it, and gives it back.
+    /// Reads a whole request, answers it, and returns it.
     fn answer(mut stream: impl Read + Write, with: &str) -> String {
         let (mut text, mut part) = (String::new(), [0; 4096]);
         while !text.ends_with('}') {
