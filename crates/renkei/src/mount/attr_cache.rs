@@ -1,8 +1,8 @@
 //! The attribute and name cache of the mount: attributes and names that are valid under a lease.
 //!
-//! An entry is valid, here and in the kernel, until the site calls it back, the lease ends, or an operation of this mount
-//! changes it. Callbacks arrive on the thread of the session, which invalidates the entry here and in the kernel before it
-//! returns. An answer that was under way when a callback came is used once and not cached.
+//! An entry is valid, here and in the kernel, until the site calls it back, the lease ends, or an operation of this
+//! mount changes it. Callbacks arrive on the thread of the session, which invalidates the entry here and in the
+//! kernel before it returns. An answer that was in flight when a callback came is used once and not cached.
 
 use super::Mounted;
 use super::attributes::InodeAttr;
@@ -34,18 +34,18 @@ impl AttrCache {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The moment before a question about what is below a name of the root.
+    /// A mark taken before a request about an entry below a name of the root.
     pub(super) fn mark(&self, name: Option<&[u8]>) -> Mark {
         let age = self.files.lessor(name).map_or(0, |lessor| lessor.age());
         Mark { age, count: self.recent().count(), is_held: false }
     }
 
-    /// Whether there are leases there, or it is not known yet.
+    /// Whether the site grants leases there, or that is not known yet.
     fn may_lease(&self, name: Option<&[u8]>) -> bool {
         self.files.lessor(name).is_some_and(|lessor| lessor.is_leasing() != Some(false))
     }
 
-    /// The round of the locks there; 0 while it is not known.
+    /// The lock round there; 0 while it is not known.
     pub(super) fn lock_round(&self, name: Option<&[u8]>) -> u64 {
         self.files.lessor(name).map_or(1, |lessor| lessor.lock_round())
     }
@@ -57,13 +57,13 @@ impl AttrCache {
     }
 }
 
-/// The name of the root below which a path leads.
+/// The name of the entry of the root to which a path leads.
 pub(super) fn top_name(path: &RelPath) -> Option<&[u8]> {
     path.components().next()
 }
 
 impl Mounted {
-    /// Hears of changes from now on.
+    /// Subscribes to callbacks of changes.
     pub(super) fn listen(self: &Arc<Self>) {
         let mounted = Arc::downgrade(self);
         self.files.listen(Box::new(move |changed| {
@@ -73,12 +73,12 @@ impl Mounted {
         }));
     }
 
-    /// Whether there are leases where a file is, or it is not known yet.
+    /// Whether the site of a file grants leases, or that is not known yet.
     pub(super) fn may_lease(&self, id: u64) -> bool {
         self.attr_cache.may_lease(self.table().top(id))
     }
 
-    /// The moment before a question about a file, or names in it.
+    /// A mark taken before a request about a file, or names in it.
     pub(super) fn mark(&self, id: u64) -> Mark {
         self.attr_cache.mark(self.table().top(id))
     }
@@ -94,22 +94,22 @@ impl Mounted {
         attr_epoch.and_then(|age| self.attr_cache.left(table.top(id), age)).unwrap_or_default()
     }
 
-    /// The same of a name that it is told of.
+    /// The same for the entry of a name.
     pub(super) fn ttl_of_name(&self, id: u64) -> Duration {
         let ttl = self.ttl(id);
         self.set_looked_up(id, ttl);
         ttl
     }
 
-    /// How long the kernel may cache attributes that a change of its own returned: they may come after the callback of
-    /// another change.
+    /// How long the kernel may cache attributes that a change of its own returned: they may arrive after the callback
+    /// of another change.
     pub(super) fn ttl_of_change(&self, id: u64) -> Duration {
         let ttl = self.ttl_of_attributes(id);
         self.set_looked_up(id, ttl);
         ttl
     }
 
-    /// The same of attributes alone.
+    /// The same for attributes alone.
     pub(super) fn ttl_of_attributes(&self, id: u64) -> Duration {
         let mut table = self.table();
         match self.attr_cache.may_lease(table.top(id)) {
@@ -118,8 +118,8 @@ impl Mounted {
         }
     }
 
-    /// With the name of a file the kernel is told the number of that name; the one that all its names share, when it asks for
-    /// attributes.
+    /// The TTL without leases; zero for hard links: a lookup returns the number of the name, but `getattr` the one
+    /// that all names share.
     fn ttl_without_lease(&self, table: &mut InodeTable, id: u64) -> Duration {
         let is_shared = table.node(id).is_ok_and(|node| has_several_names(&node.known));
         if is_shared { Duration::ZERO } else { self.attr_cache.ttl }
@@ -140,7 +140,7 @@ impl Mounted {
 
     /// The file of a name, if that is cached and valid; counted as a lookup of the kernel.
     pub(super) fn cached_child(&self, dir: u64, name: &[u8]) -> Option<u64> {
-        // At once: else the kernel may forget the file before it is told of it again.
+        // Atomically: else the kernel may forget the file before it is told of it again.
         let mut table = self.table();
         let id = table.child(dir, name)?;
         let age = table.node(id).ok()?.attr_epoch?;
@@ -149,7 +149,7 @@ impl Mounted {
         Some(id)
     }
 
-    /// Whether the cached listing of a directory is valid and has no such name.
+    /// Whether the cached listing of a directory is valid and does not have the name.
     pub(super) fn is_known_absent(&self, dir: u64, name: &[u8]) -> bool {
         let mut table = self.table();
         table.child(dir, name).is_none() && self.is_listing_complete(&mut table, dir)
@@ -165,7 +165,7 @@ impl Mounted {
         listing_epoch.is_some_and(|age| self.attr_cache.left(table.top(dir), age).is_some())
     }
 
-    /// Looks at a path, of a file or of a name in it, and tells when that was asked.
+    /// Looks at the path of a file or of a name in it, and returns the mark taken before the request.
     pub(super) fn look(
         &self,
         id: u64,
@@ -192,7 +192,7 @@ impl Mounted {
         if let Ok(node) = table.node(dir)
             && is_last.is_none()
         {
-            // It may not be among the names that were told since.
+            // The name may be missing in a listing that was cached before.
             node.listing_epoch = None;
         }
         if let Ok(node) = table.node(id)
@@ -222,7 +222,7 @@ impl Mounted {
         mark.learnable(&self.attr_cache.recent(), |changed| concerns(changed, dir_ino, table))
     }
 
-    /// A callback of the site: the entries that changed are invalid after this, in the kernel and in this mount.
+    /// Handles a callback of the site: on return the changed entries are invalid in the kernel and in this mount.
     fn on_changed(&self, changed: &Changed) {
         self.attr_cache.recent().add(changed.clone());
         let touched = self.table().invalidate(changed);
@@ -232,8 +232,9 @@ impl Mounted {
         }
     }
 
-    /// Something was done here: what it changed has to be asked again, but for the directories that the answer tells of. What it
-    /// tells of the first name may be cached, if no callback about that comes after the moment that this returns.
+    /// An operation was done here: the entries that it changed are invalidated, except for the directories whose
+    /// attributes are in the answer. The returned mark tells since when attributes of the first name must be free of
+    /// callbacks to be cached.
     pub(super) fn on_done(&self, paths: &[RelPath], dirs: Option<Vec<Item>>, mark: Mark) -> Option<Mark> {
         if !paths.iter().any(|path| self.attr_cache.may_lease(top_name(path))) {
             return None;
@@ -244,14 +245,14 @@ impl Mounted {
             for (number, path) in paths.iter().enumerate() {
                 let Some((dir, name)) = table.place(path) else { continue };
                 let known = dirs.as_ref().and_then(|dirs| dirs.get(number));
-                // The name may have been another directory's by then.
+                // The name may have been in another directory by then.
                 let known = known.filter(|item| item.ino == table.ino(dir));
                 let attr_epoch = known.and_then(|_| {
                     self.cacheable_epoch(&table, dir, mark.held(true), |changed, ino, table| {
                         changed.dirs().contains(&ino) || table.concerns_name_of(dir, changed)
                     })
                 });
-                // The file may have another name, of which the one that is known is the old one.
+                // The file may have another name, of which the known one is the old one.
                 let nodes = table.child(dir, &name).map(|id| table.ino(id)).into_iter().collect();
                 let changed = Changed { nodes, ..Changed::name(table.ino(dir), &name) };
                 let is_same = |changed: &Changed, ino, _: &InodeTable| {
@@ -284,13 +285,13 @@ impl Mounted {
     }
 }
 
-/// Whether attributes may be cached by name: a file with several names may be changed by another one.
+/// Whether attributes may be cached by name: a hard link may be changed by another name.
 fn is_attr_cacheable(known: &InodeAttr) -> bool {
     known.kind == FileType::Directory || known.links <= 1
 }
 
-/// Whether the kernel asks for a file's attributes whenever it uses its name, so that it finds out where another file
-/// has it. It does not for symbolic links.
+/// Whether the kernel asks for a file's attributes whenever it uses its name, so that it detects that another site
+/// has another file there. It does not for symbolic links.
 fn is_kernel_cacheable(known: &InodeAttr) -> bool {
     known.kind != FileType::Symlink
 }
@@ -307,12 +308,12 @@ mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A site with leases on what is in a directory, where nothing gets lost.
+    /// A site that grants leases on a local directory, without losses.
     struct Near {
         local_files: LocalFiles,
         asked: AtomicU64,
         lease: Arc<Lease>,
-        /// What happens after something was done and before its answer comes.
+        /// Runs after an operation was done and before its answer arrives.
         meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     }
 
@@ -358,7 +359,7 @@ mod tests {
             self.local_files.read(handle, offset, buf)
         }
 
-        /// All content is here always.
+        /// All content counts as prefetched.
         fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {
             match self.local_files.operate(Op::Open(path.clone()), b"").ok()?.parted().0 {
                 Answer::Opened { handle, item } if is_known(&item) => Some(handle),
@@ -392,7 +393,7 @@ mod tests {
             Bench { mounted, near, top }
         }
 
-        /// What something gives, and how often the site was asked for it.
+        /// The result of a call, and the number of requests to the site that it took.
         fn asks<T>(&self, work: impl FnOnce(&Mounted) -> T) -> (T, u64) {
             let before = self.near.asked.load(Ordering::Relaxed);
             let done = work(&self.mounted);
@@ -455,7 +456,7 @@ mod tests {
             })
         };
         assert_eq!((read(), read()), ((("one".into(), false), 0), (("one".into(), true), 0)));
-        // The call is on its way: what was brought is of another version than the one that is known.
+        // The callback is in flight: the prefetched content is of another version than the known one.
         std::fs::write(bench.top.path().join("d/f"), "three").unwrap();
         assert_eq!(read(), (("three".into(), false), 1));
         bench.tell(&Changed::name(bench.ino("d"), b"f"));
@@ -470,12 +471,12 @@ mod tests {
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
         let flags = fuser::OpenFlags(libc::O_RDONLY);
-        // Its `release` is on its way as well.
+        // The `release` of this handle is still outstanding as well.
         let (old, _) = bench.mounted.open(f, flags).unwrap();
         std::fs::write(bench.top.path().join("new"), "two").unwrap();
         std::fs::rename(bench.top.path().join("new"), bench.top.path().join("d/f")).unwrap();
         assert_eq!(bench.mounted.open(f, flags).unwrap_err().number, libc::ESTALE);
-        // The kernel does so, once.
+        // The kernel repeats the lookup so, once.
         let (again, _) = bench.mounted.lookup(d, b"f").unwrap();
         let (new, _) = bench.mounted.open(again, flags).unwrap();
         let read = |fh| {
@@ -506,16 +507,16 @@ mod tests {
         let (first, _) = open(1, one).unwrap();
         replace("two");
         assert_eq!(open(2, one).unwrap_err(), libc::ESTALE);
-        // The kernel looks for thread 2; somebody else opens what it found before it does.
+        // The kernel repeats the lookup for thread 2; before it opens, another thread opens the file that was found.
         let two = look();
         let (second, _) = open(3, two).unwrap();
         replace("three");
-        // The first try of others is told.
+        // The first try of another thread gets the error.
         assert_eq!(open(4, two).unwrap_err(), libc::ESTALE);
         let (third, opened) = open(2, two).unwrap();
         assert!(opened.contains(fuser::FopenFlags::FOPEN_KEEP_CACHE));
         assert_eq!([first, second, third].map(read), ["one", "two", "two"]);
-        // Its own next one is a first try again.
+        // Its own next `open` is a first try again.
         assert_eq!(open(2, two).unwrap_err(), libc::ESTALE);
         bench.mounted.release(second);
         assert_eq!(read(third), "two");
@@ -532,7 +533,7 @@ mod tests {
         let (missing, asked) = bench.asks(|mounted| mounted.lookup(d, b"none").unwrap_err().number);
         assert_eq!((missing, asked), (libc::ENOENT, 0));
         assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"f".to_vec()], 0));
-        // What is made here is among them; what somebody else makes may not be.
+        // A directory made here is in the cached listing; one made elsewhere may not be.
         let (made, _) = bench.asks(|mounted| mounted.make_dir(d, b"e", 0o755).unwrap().0);
         assert_eq!(bench.asks(|_| bench.list(d)), (vec![b"e".to_vec(), b"f".to_vec()], 0));
         assert_eq!(bench.asks(|mounted| mounted.lookup(made, b"x").is_err()), (true, 0), "it is new");
@@ -544,7 +545,7 @@ mod tests {
         let mut names = bench.list(d);
         names.sort();
         assert_eq!(names, [b"e".to_vec(), b"none".to_vec()]);
-        // What the kernel has forgotten is not known here either.
+        // Entries that the kernel forgot are not known here either.
         let (id, _) = bench.mounted.lookup(d, b"none").unwrap();
         bench.mounted.table().forget(id, 9);
         assert!(bench.asks(|mounted| mounted.lookup(d, b"none").is_ok()).0);
@@ -578,7 +579,7 @@ mod tests {
         assert_eq!(bench.asks(|mounted| mounted.look_at(id).unwrap()).1, 0);
         assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"new").unwrap()).1, 0);
         bench.mounted.release(fh);
-        // Somebody changes it after it was made and before that is known here.
+        // The file is changed elsewhere after it was created and before the answer arrives here.
         let (near, dir) = (bench.near.clone(), bench.ino("d"));
         *bench.near.meanwhile.lock().unwrap() = Some(Box::new(move || {
             near.lease.0.get().unwrap()(&Changed::name(dir, b"other"));
@@ -594,7 +595,7 @@ mod tests {
         let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
         let (fh, _) = bench.mounted.open(f, fuser::OpenFlags(libc::O_RDWR)).unwrap();
         bench.mounted.write(fh, 0, b"ours", false).unwrap();
-        // The last `close`; the kernel tells later that nobody has it open any more.
+        // The last `close`; the `release` of the kernel comes later.
         bench.mounted.flush(fh).unwrap();
         std::fs::write(bench.top.path().join("d/f"), "theirs").unwrap();
         bench.tell(&Changed { nodes: vec![bench.ino("d/f")], ..Changed::default() });
@@ -660,7 +661,7 @@ mod tests {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         bench.mounted.lookup(d, b"f").unwrap();
-        // The call is on its way.
+        // The callback is in flight.
         std::fs::rename(bench.top.path().join("d/f"), bench.top.path().join("d/g")).unwrap();
         let (g, _) = bench.mounted.lookup(d, b"g").unwrap();
         assert_eq!(bench.asks(|mounted| mounted.lookup(d, b"f").is_ok()), (true, 0));
@@ -673,7 +674,7 @@ mod tests {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         assert_eq!(bench.list(d), [b"f".to_vec()]);
-        // The call is on its way.
+        // The callback is in flight.
         std::fs::hard_link(bench.top.path().join("d/f"), bench.top.path().join("g")).unwrap();
         bench.mounted.rename((d, b"f"), (ROOT, b"g"), true).unwrap();
         let (found, asked) = bench.asks(|mounted| mounted.lookup(d, b"f").is_ok());

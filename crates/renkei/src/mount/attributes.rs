@@ -1,4 +1,4 @@
-//! What programs are told about a file: an [`Item`] of the other side in the terms of this machine.
+//! File attributes as programs see them: an [`Item`] of the other side converted to this machine's terms.
 
 use crate::store::passwd;
 use fuser::{FileAttr, FileType, INodeNo};
@@ -6,15 +6,15 @@ use renkei_core::entry::{EntryKind, FileTime, Stamp};
 use renkei_core::wire::file::Item;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Unit of a file's blocks.
+/// Unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
-/// What programs are told is a good size to read at once.
+/// `st_blksize`: the preferred size of a read.
 const GOOD_READ_BYTES: u32 = 128 << 10;
 
 /// The attributes of a file, as they were at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InodeAttr {
-    /// The number it has at the other side: another number is another file.
+    /// The inode number at the other side: another number is another file.
     pub(super) ino: u64,
     pub(super) kind: FileType,
     pub(super) size: u64,
@@ -28,14 +28,14 @@ pub(super) struct InodeAttr {
 }
 
 impl InodeAttr {
-    /// Whether two looks at a file found one content.
+    /// Whether two samples of a file's attributes belong to the same content.
     pub(super) fn same_content(&self, other: &InodeAttr) -> bool {
         let key = |known: &InodeAttr| (known.ino, known.size, known.mtime, known.ctime);
         key(self) == key(other)
     }
 
-    /// Whether this is the file that `found` is: of one that somebody has open other versions are other files, so that what is
-    /// read of it, and its size, stay those of the version that was opened.
+    /// Whether `found` is this file. Of a file that is open, other versions count as other files, so that its size
+    /// and the content that is read of it stay those of the version that was opened.
     pub(super) fn is_file(&self, found: &InodeAttr, is_open: bool) -> bool {
         let key = |known: &InodeAttr| (known.ino, known.kind);
         let version = |known: &InodeAttr| known.stamp().version().map(|version| (known.size, version));
@@ -48,7 +48,7 @@ impl InodeAttr {
         Stamp { size, mtime, ctime, ino }
     }
 
-    /// In the kernel's form, under a number: the mount's own, where the kernel is told of the file with it.
+    /// The kernel's form, with this inode number: the mount's own number where the kernel learns of the file.
     pub(super) fn attributes(&self, number: u64) -> FileAttr {
         FileAttr {
             ino: INodeNo(number),
@@ -69,7 +69,7 @@ impl InodeAttr {
         }
     }
 
-    /// The same file with the size and time it has while it is written here.
+    /// The same file with the size and time of its unpublished draft.
     pub(super) fn while_written(mut self, size: u64, mtime: FileTime) -> Self {
         (self.size, self.mtime, self.ctime) = (size, mtime, mtime.max(self.ctime));
         self.blocks = size.div_ceil(BLOCK_BYTES);
@@ -77,18 +77,18 @@ impl InodeAttr {
     }
 }
 
-/// Who files belong to on this machine.
+/// The owners of files on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owners {
     /// The user who mounted.
     pub(super) uid: u32,
     pub(super) gid: u32,
-    /// Whether names of accounts count; else everything belongs to the user who mounted.
+    /// Whether account names are mapped to local ids; else all files belong to the user who mounted.
     pub(super) by_name: bool,
 }
 
 impl Owners {
-    /// Those of this process: names count for root alone, who lets others in.
+    /// The owners for this process: account names are mapped for root alone, who may let other users in.
     pub(super) fn of_process() -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         Owners { uid: uid.as_raw(), gid: gid.as_raw(), by_name: uid.is_root() }
@@ -102,14 +102,14 @@ impl Owners {
         passwd::group_id(name).filter(|_| self.by_name).unwrap_or(self.gid)
     }
 
-    /// What an item says.
+    /// The attributes of an item.
     pub(super) fn attr(&self, item: &Item) -> InodeAttr {
         let meta = &item.entry.meta;
         let (kind, size) = match &item.entry.kind {
             EntryKind::File { stamp, .. } => (FileType::RegularFile, stamp.size),
             EntryKind::Dir => (FileType::Directory, item.blocks.saturating_mul(BLOCK_BYTES)),
             EntryKind::Symlink { target } => (FileType::Symlink, target.len() as u64),
-            // To open a socket is refused at once, whatever it is there.
+            // Opening a socket fails at once, whatever the file is at the site.
             EntryKind::Special | EntryKind::HardLink { .. } => (FileType::Socket, 0),
         };
         InodeAttr {
@@ -127,7 +127,7 @@ impl Owners {
     }
 }
 
-/// A moment as the kernel's interface has it.
+/// A time in the form of the kernel's interface.
 fn system_time(time: FileTime) -> SystemTime {
     let nanos = Duration::from_nanos(u64::from(time.nanos));
     let whole = Duration::from_secs(time.secs.unsigned_abs());
@@ -135,7 +135,7 @@ fn system_time(time: FileTime) -> SystemTime {
     base.and_then(|base| base.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A moment as files keep it.
+/// A time in the form that files keep.
 pub(super) fn file_time(time: SystemTime) -> FileTime {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => {

@@ -23,7 +23,7 @@ impl From<Error> for FuseError {
     }
 }
 
-/// The number for an error.
+/// The errno for an error.
 pub(super) fn number(error: &Error) -> c_int {
     of_code(error.code).unwrap_or_else(|| of_kind(error.kind()))
 }

@@ -1,4 +1,4 @@
-//! The last errors of a mount, for the user who looks why a program got EIO.
+//! The last errors of a mount, for a user who wonders why a program got EIO.
 
 use renkei_core::error::{Error, Kind};
 use renkei_core::remedy;
@@ -14,8 +14,8 @@ const MAX_REMEMBERED: usize = 16;
 pub(super) struct ErrorLog(Mutex<VecDeque<(u64, String)>>);
 
 impl ErrorLog {
-    /// Logs and remembers an error, unless it is an everyday answer. A permission error is remembered and not logged: programs
-    /// probe for permissions.
+    /// Logs and remembers an error, unless it is an expected one. A permission error is remembered and not logged:
+    /// programs probe for permissions.
     pub(super) fn note(&self, error: &Error) {
         match error.kind() {
             Kind::NotFound | Kind::Exists | Kind::Invalid => {}
@@ -33,7 +33,7 @@ impl ErrorLog {
     fn remember(&self, error: &Error) {
         let line = format!("{error}; {}", remedy::of(error));
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that comes again takes the room of one.
+        // A repeated error replaces its earlier entry.
         last.retain(|(_, known)| *known != line);
         if last.len() == MAX_REMEMBERED {
             last.pop_front();
@@ -42,7 +42,7 @@ impl ErrorLog {
         last.push_back((at, line));
     }
 
-    /// The errors, one a line after the second it came, newest last.
+    /// The errors, one a line after its time in Unix seconds, newest last.
     pub(super) fn text(&self) -> String {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.iter().map(|(at, line)| format!("{at} {line}\n")).collect()

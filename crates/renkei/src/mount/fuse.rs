@@ -1,8 +1,8 @@
 //! The FUSE adapter: requests of the kernel as calls of [`Mounted`]; nothing is decided here.
 //!
-//! Writes go through the kernel's page cache at once (no `FUSE_WRITEBACK_CACHE`, with which the kernel would never again
-//! take a file's size from this mount). The cache is dropped when a file is opened that has another version by then.
-//! Locks are asked of the site, or left to the kernel, among the programs of this mount.
+//! Writes go through the kernel's page cache at once (no `FUSE_WRITEBACK_CACHE`, with which the kernel would never
+//! again take a file's size from this mount). The cache is dropped when a file is opened that has another version by
+//! then. Locks are granted by the site, or left to the kernel, among the programs of this mount.
 
 use super::Mounted;
 use super::attributes::file_time;
@@ -26,20 +26,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-/// Most bytes of one request.
+/// Maximum size of a request.
 const MAX_REQUEST_BYTES: u32 = 1 << 20;
-/// Requests that the kernel has under way by itself, as those of reading ahead.
+/// Maximum of background requests of the kernel, such as read-ahead.
 const MAX_BACKGROUND: u16 = 64;
-/// The attribute of the root that has the last errors.
+/// The extended attribute of the root that has the last errors.
 const ERRORS_ATTRIBUTE: &[u8] = b"user.renkei.error";
-/// Plain files may lie on a file system over another one, as containers have.
+/// Plain files may lie on a stacked file system, as in containers (overlayfs).
 const STACK_DEPTH: u32 = 2;
-/// Unit of what `statfs` tells.
+/// Unit of the blocks in `statfs`.
 const STATFS_BYTES: u32 = 4096;
-/// What is asked of the kernel beside the usual; each is left out where it is not known.
+/// Capabilities that are requested from the kernel; unknown ones are left out.
 ///
-/// `FUSE_EXPLICIT_INVAL_DATA` is not among them: with it the kernel keeps pages of a file whose size it learns to be another
-/// one, and shows zeros from the end of the shorter version on.
+/// `FUSE_EXPLICIT_INVAL_DATA` is not among them: with it the kernel keeps pages of a file when it learns that its
+/// size changed, and shows zeros from the end of the shorter version on.
 const WANTED: [InitFlags; 7] = [
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_DO_READDIRPLUS,
@@ -48,7 +48,7 @@ const WANTED: [InitFlags; 7] = [
     // Without it each write asks whether the file has capabilities; drafts lose set-id bits when they are published.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_ASYNC_DIO,
-    // Files that are opened to append can be mapped all the same.
+    // Files opened to append (direct I/O) can still be mapped.
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
 ];
 
@@ -60,7 +60,7 @@ thread_local! {
 pub(super) struct FuseAdapter {
     pub(super) mounted: Arc<Mounted>,
     pub(super) is_read_only: bool,
-    /// Whether the site decides about locks.
+    /// Whether the site grants locks.
     pub(super) locks_at_site: bool,
     /// Whether the process ends with the mount.
     pub(super) ends_process: Arc<AtomicBool>,
@@ -72,8 +72,8 @@ impl FuseAdapter {
         self.mounted.number(refusal)
     }
 
-    /// The errno for a file that was looked up before: if it is gone, its name is looked up anew, and may be made
-    /// again or be something else.
+    /// The errno for a file that was looked up before: if it is gone, ESTALE makes the kernel repeat the lookup of
+    /// its name, which may have been created again or be another file.
     fn number_of_known(&self, refusal: &FuseError) -> Errno {
         if refusal.number == libc::ENOENT { Errno::ESTALE } else { self.number(refusal) }
     }
@@ -94,7 +94,7 @@ impl FuseAdapter {
         }
     }
 
-    /// What was made.
+    /// Replies with a created entry.
     fn made(&self, outcome: Result<(u64, super::InodeAttr), FuseError>, reply: ReplyEntry) {
         match outcome {
             Ok((id, known)) => {
@@ -160,7 +160,7 @@ impl Filesystem for FuseAdapter {
         self.mounted.publish_all();
         if self.ends_process.load(Ordering::Acquire) {
             self.mounted.files.end();
-            // fuser 0.18 unmounts what is at the mount point next, and that may be another mount by now.
+            // fuser 0.18 unmounts the mount point next, which may have another mount by now.
             std::process::exit(0);
         }
     }
@@ -265,7 +265,7 @@ impl Filesystem for FuseAdapter {
             TimeOrNow::SpecificTime(time) => file_time(time),
             TimeOrNow::Now => now(),
         });
-        // Cutting a file sets its time by itself.
+        // Truncating a file sets its time by itself.
         let mtime = mtime.filter(|_| size.is_none());
         let wanted = SetAttr { mode, uid, gid, size, mtime };
         match self.mounted.alter(id.0, wanted, fh.map(|fh| fh.0)) {
@@ -394,9 +394,9 @@ impl Filesystem for FuseAdapter {
     }
 
     fn flush(&self, _: &Request, id: INodeNo, fh: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        // With `--close early` it is `release` that publishes, which no program waits for.
+        // With `--close early`, `release` publishes, and no program waits for it.
         let outcome = if self.mounted.closes_early { Ok(()) } else { self.mounted.flush(fh.0) };
-        // Whoever gets the lock next finds what was written.
+        // The next holder of the lock must find the data that was written.
         self.mounted.unlock_all(id.0, owner.0);
         self.empty(outcome, reply);
     }
@@ -417,7 +417,7 @@ impl Filesystem for FuseAdapter {
         let asked = LockRequest { id: id.0, owner: owner.0, span, thread: request.pid() };
         match self.mounted.find_lock(&asked) {
             Ok(None) => reply.locked(start, end, libc::F_UNLCK, 0),
-            // Processes of other machines have no number here.
+            // Processes of other machines have no pid here.
             Ok(Some(found)) => reply.locked(found.start, found.end, locks::kind(found.hold), 0),
             Err(refusal) => reply.error(self.number(&refusal)),
         }

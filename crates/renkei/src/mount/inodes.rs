@@ -1,9 +1,10 @@
 //! The inode table: the files the kernel knows of, by number.
 //!
-//! Each inode has the name it was found under, so that its path follows from the directories above it: renaming a directory
-//! moves all that is below with one change. The number of an inode is the one it has at the other side, if no other inode
-//! has that; it stays until the kernel forgets the inode, also when a new version gives the file another number there.
-//! Hard links of one file have a number each, since a version that is written is of one name alone.
+//! Each inode has the name it was found under, so that its path follows from the directories above it: renaming a
+//! directory moves all that is below with one change. The number of an inode is the one it has at the other side,
+//! unless another inode has that here; it stays until the kernel forgets the inode, also when a new version gives the
+//! file another number there. Hard links of one file have a number each, since a version that is written belongs to
+//! one name alone.
 //!
 //! Owns no open files and does no I/O. Bounded by the kernel's own table: each entry goes when the kernel forgets it.
 
@@ -17,9 +18,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Number of the top of what is mounted.
+/// Number of the mount's root.
 pub(super) const ROOT: u64 = 1;
-/// Where numbers begin that no file system gives.
+/// Start of the range of numbers that no file system uses.
 const OWN_NUMBERS: u64 = 1 << 63;
 
 type Name = Box<[u8]>;
@@ -27,43 +28,44 @@ type Name = Box<[u8]>;
 /// The inodes by number.
 pub(super) struct InodeTable {
     nodes: HashMap<u64, Inode>,
-    /// Files whose number here is another than at the other side, by the one there.
+    /// Files whose number here differs from the one at the other side, by the latter.
     others: HashMap<u64, Vec<u64>>,
-    /// The numbers that all names of a file with hard links show, by its number at the other side; see [`InodeTable::shown_number`].
+    /// The number that all hard links of a file show, by its number at the other side; see
+    /// [`InodeTable::shown_number`].
     shared: HashMap<u64, u64>,
     shared_numbers: HashSet<u64>,
     next_own: u64,
-    /// How many directories were renamed.
+    /// Number of directory renames.
     pub(super) moves: u64,
 }
 
 /// One file or directory.
 pub(super) struct Inode {
-    /// How often the kernel was told of it and has not forgotten it.
+    /// The kernel's lookup count: lookups less forgets.
     lookups: u64,
-    /// Directory and name; none once it is removed.
+    /// Parent directory and name; none once the file is removed.
     name: Option<(u64, Name)>,
     children: HashMap<Name, u64>,
-    /// What was known last.
+    /// The attributes known last.
     pub(super) known: InodeAttr,
     /// The lease epoch of these attributes, if they are valid until a callback.
     pub(super) attr_epoch: Option<u64>,
     /// The lease epoch in which the listing was complete, if it is.
     pub(super) listing_epoch: Option<u64>,
-    /// Whether the kernel asks for its name each time before it asks for what it has.
+    /// Whether the kernel repeats the lookup of the name before each use (its TTL is zero).
     pub(super) is_looked_up: bool,
-    /// How many of its names were forgotten here.
+    /// How many of its children were dropped here.
     pub(super) losses: u64,
-    /// The listing in which it was seen last.
+    /// The number of the listing in which it was seen last.
     pub(super) listed: u64,
-    /// The version the kernel's cache is of.
+    /// The version that the kernel's cache has.
     pub(super) cached: Option<InodeAttr>,
-    /// Where its content is, while it is open.
+    /// The state of its content while it is open.
     pub(super) content: Option<Arc<OpenInode>>,
 }
 
 impl InodeTable {
-    /// With the root alone.
+    /// A table with the root alone.
     pub(super) fn new(root: InodeAttr) -> Self {
         let mut table = InodeTable {
             nodes: HashMap::new(),
@@ -78,16 +80,16 @@ impl InodeTable {
         table
     }
 
-    /// How many there are.
+    /// Number of inodes.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A file by number.
+    /// An inode by number.
     ///
     /// # Errors
-    /// The kernel never names one it was not told of; this guards against a defect.
+    /// `PathNotFound`: the kernel never names an inode it was not told of; this guards against a defect.
     pub(super) fn node(&mut self, id: u64) -> Result<&mut Inode, Error> {
         self.nodes.get_mut(&id).ok_or_else(|| gone(id))
     }
@@ -108,7 +110,7 @@ impl InodeTable {
         RelPath::parse(&names.join(&b'/'))
     }
 
-    /// The name of the root below which a file lies.
+    /// The name of the entry of the root below which a file lies.
     pub(super) fn top(&self, id: u64) -> Option<&[u8]> {
         let (mut at, mut top) = (id, None);
         while at != ROOT {
@@ -123,24 +125,24 @@ impl InodeTable {
         self.path(dir)?.child(name)
     }
 
-    /// The directory a file lies in.
+    /// The directory of a file.
     pub(super) fn parent(&self, id: u64) -> u64 {
         self.nodes.get(&id).and_then(|node| node.name.as_ref()).map_or(ROOT, |(parent, _)| *parent)
     }
 
-    /// What has a name, as far as the kernel knows.
+    /// The inode of a name, as far as the kernel knows.
     pub(super) fn child(&self, dir: u64, name: &[u8]) -> Option<u64> {
         self.nodes.get(&dir)?.children.get(name).copied()
     }
 
-    /// What has a name, if it is ahead here of what it is at the other side.
+    /// The inode of a name, if it has unpublished data here.
     pub(super) fn child_ahead(&self, dir: u64, name: &[u8]) -> Option<u64> {
         let id = self.child(dir, name)?;
         self.nodes.get(&id).filter(|node| node.is_ahead()).map(|_| id)
     }
 
-    /// Takes in what was found under a name, and gives its number. What had that name before and is another
-    /// file now has no name any more, but stays for those who have it open.
+    /// Enters the file that was found under a name, and returns its number. A different file that had the name before
+    /// loses it, but stays for its open handles.
     pub(super) fn enter(&mut self, dir: u64, name: &[u8], known: InodeAttr) -> u64 {
         if let Some(id) = self.child(dir, name) {
             if self.nodes.get_mut(&id).is_some_and(|node| node.takes(known)) {
@@ -176,7 +178,7 @@ impl InodeTable {
                 self.others.remove(&ino);
             }
         }
-        // It may go on as another file under its number.
+        // The inode may go on under its number as another file.
         let goes_on = self.nodes.contains_key(&id) && self.shared.get(&ino) == Some(&id);
         if (goes_on || self.ids(ino).is_empty())
             && let Some(number) = self.shared.remove(&ino)
@@ -198,17 +200,19 @@ impl InodeTable {
         }
     }
 
-    /// Takes a name away that leads to another file by now: the path stays, in case what is written has to go there.
+    /// Detaches a name that leads to another file by now: the old inode keeps its path, where its draft has to be
+    /// published.
     fn detach(&mut self, dir: u64, name: &[u8]) {
         if let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) {
             self.drop_if_unused(id);
         }
     }
 
-    /// A file was given a further name, and is known as this now; gives the number that has the name, and those of its other names.
+    /// A hard link was made, and the file has these attributes now; returns the number of the new name, and those of
+    /// its other names.
     pub(super) fn link(&mut self, dir: u64, name: &[u8], known: InodeAttr) -> (u64, Vec<u64>) {
         let id = self.enter(dir, name, known);
-        // Who has it open may have a version before, of which the number of names is all that changes.
+        // An inode that is open may be of an earlier version, of which only the link count changes.
         let correct = |node: &mut Inode| {
             node.takes(known);
             node.known.links = known.links;
@@ -216,7 +220,7 @@ impl InodeTable {
         (id, self.correct(known.ino, id, correct))
     }
 
-    /// A name was removed; gives the other names of the file.
+    /// A name was removed; returns the numbers of the file's other names.
     pub(super) fn remove(&mut self, dir: u64, name: &[u8]) -> Vec<u64> {
         let Some(id) = self.nodes.get_mut(&dir).and_then(|node| node.children.remove(name)) else {
             return Vec::new();
@@ -230,7 +234,7 @@ impl InodeTable {
         others
     }
 
-    /// Corrects what is known of a file at all its names but one; gives those.
+    /// Corrects the attributes of a file at all its names but one; returns their numbers.
     fn correct(&mut self, ino: u64, but: u64, correct: impl Fn(&mut Inode)) -> Vec<u64> {
         let mut others = self.ids(ino);
         others.retain(|id| *id != but);
@@ -240,7 +244,8 @@ impl InodeTable {
         others
     }
 
-    /// A name was changed, and what had the new one is removed; gives the other names of that.
+    /// A file was renamed, and a file that had the new name is removed; returns the numbers of the latter's other
+    /// names.
     pub(super) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) -> Vec<u64> {
         let (moved, replaced) = (self.child(from.0, from.1), self.child(to.0, to.1));
         let is_same =
@@ -248,7 +253,7 @@ impl InodeTable {
         let has_others =
             moved.and_then(|id| self.nodes.get(&id)).is_none_or(|node| has_several_names(&node.known));
         if from == to || is_same || has_others {
-            // It is not known which names are there now.
+            // The names that the directories have now are not known.
             for dir in [from.0, to.0] {
                 self.nodes.entry(dir).and_modify(|node| node.listing_epoch = None);
             }
@@ -257,7 +262,8 @@ impl InodeTable {
             return Vec::new();
         }
         let others = match replaced.filter(|_| is_same) {
-            // Two names of one file: nothing happened at the site, but for the kernel the new name leads to what had the old one.
+            // Two names of one file: rename(2) does nothing at the site, but in the kernel the new name gets the
+            // inode of the old one.
             Some(replaced) => {
                 self.name(replaced, from.0, from.1);
                 Vec::new()
@@ -279,7 +285,8 @@ impl InodeTable {
         others
     }
 
-    /// A new version of a file of ours was published, under its name alone; gives the other names of the one before.
+    /// A new version of a file was published from here, under its name alone; returns the other names of the previous
+    /// version.
     pub(super) fn publish(&mut self, id: u64, known: InodeAttr) -> Vec<u64> {
         let Some(node) = self.nodes.get_mut(&id) else { return Vec::new() };
         let before = node.known.ino;
@@ -292,8 +299,8 @@ impl InodeTable {
         }
     }
 
-    /// A file became another one at the other side, as it does where another site's version came: under its one name, and nobody
-    /// but whoever opens it now has it open. Whether it is so.
+    /// A file became another inode at the other side, as when another site's version arrived: possible if it has one
+    /// name, no unpublished data and at most the caller as user. Returns whether it was accepted as this file.
     pub(super) fn becomes(&mut self, id: u64, known: InodeAttr) -> bool {
         let is_file = |known: &InodeAttr| known.kind == FileType::RegularFile && known.links <= 1;
         let Some(node) = self.nodes.get(&id) else { return false };
@@ -312,14 +319,14 @@ impl InodeTable {
         true
     }
 
-    /// The kernel was told of a file.
+    /// Counts a lookup of the kernel.
     pub(super) fn count(&mut self, id: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups += 1;
         }
     }
 
-    /// The same, if it has that name still.
+    /// The same, if the file still has that name.
     pub(super) fn count_if(&mut self, dir: u64, name: &[u8], id: u64) -> bool {
         let is_there = self.child(dir, name) == Some(id);
         if is_there {
@@ -328,7 +335,7 @@ impl InodeTable {
         is_there
     }
 
-    /// The kernel has forgotten a file so often.
+    /// The kernel forgot a file: its lookup count decreases by `times`.
     pub(super) fn forget(&mut self, id: u64, times: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.lookups = node.lookups.saturating_sub(times);
@@ -336,7 +343,7 @@ impl InodeTable {
         }
     }
 
-    /// Drops what nobody knows, and the directories that were kept for it alone.
+    /// Drops an unused inode, and the directories that were kept for it alone.
     pub(super) fn drop_if_unused(&mut self, id: u64) {
         let mut at = vec![id];
         while let Some(id) = at.pop() {
@@ -369,8 +376,8 @@ impl InodeTable {
         self.nodes.get(&id).map_or(0, |node| node.known.ino)
     }
 
-    /// The number by which programs know a file: the same one at each of its names, by which they find out that it is one file.
-    /// It is that of the name that was known first, as long as that is one of them.
+    /// The number that programs see: the same one at each hard link of a file, so that they recognise it as one file.
+    /// It is that of the name that was known first, as long as the file has several names.
     pub(super) fn shown_number(&mut self, id: u64) -> u64 {
         let Some(node) = self.nodes.get(&id).filter(|node| has_several_names(&node.known)) else { return id };
         let ino = node.known.ino;
@@ -383,7 +390,7 @@ impl InodeTable {
         number
     }
 
-    /// Whether the kernel may know a file.
+    /// Whether the kernel may know a file: its lookup count is not zero.
     pub(super) fn is_told(&self, id: u64) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.lookups > 0)
     }
@@ -395,14 +402,14 @@ impl InodeTable {
         Some((dir, name.to_vec()))
     }
 
-    /// Whether the name by which the path of a file goes was changed.
+    /// Whether the name in the path of a file was changed.
     pub(super) fn concerns_name_of(&self, id: u64, changed: &Changed) -> bool {
         let Some((dir, name)) = self.nodes.get(&id).and_then(|node| node.name.as_ref()) else { return false };
         let ino = self.ino(*dir);
         changed.names.iter().any(|(at, known)| *at == ino && (known.is_empty() || **known == **name))
     }
 
-    /// Names of a directory and what they lead to, in order.
+    /// Names of a directory and their inodes, in order.
     pub(super) fn names(&self, dir: u64) -> Vec<(Vec<u8>, u64)> {
         let children = self.nodes.get(&dir).map(|node| &node.children);
         let names = children.into_iter().flatten().map(|(name, id)| (name.to_vec(), *id));
@@ -411,7 +418,7 @@ impl InodeTable {
         names
     }
 
-    /// Invalidates what a callback names; returns the files that it concerns and that the kernel may know.
+    /// Invalidates the entries that a callback names; returns the files concerned that the kernel may know.
     pub(super) fn invalidate(&mut self, changed: &Changed) -> Vec<u64> {
         let mut concerned = Vec::new();
         if changed.all {
@@ -440,7 +447,7 @@ impl InodeTable {
         concerned
     }
 
-    /// Takes away the names of a directory that were in no line of a whole listing.
+    /// Detaches the names of a directory that a complete listing did not have.
     pub(super) fn keep_listed(&mut self, dir: u64, listing: u64) {
         let stays = |node: &Inode| node.listed == listing || node.is_ahead();
         let was_listed = |id: &u64| self.nodes.get(id).is_some_and(stays);
@@ -450,13 +457,13 @@ impl InodeTable {
         gone.iter().for_each(|name| self.detach(dir, name));
     }
 
-    /// The files that have a number at the other side.
+    /// The inodes that have a number at the other side.
     fn ids(&self, ino: u64) -> Vec<u64> {
         let own = self.nodes.get(&ino).filter(|node| node.known.ino == ino).map(|_| ino);
         own.into_iter().chain(self.others.get(&ino).into_iter().flatten().copied()).collect()
     }
 
-    /// All files that are open.
+    /// All open files.
     pub(super) fn open(&self) -> Vec<(u64, Arc<OpenInode>)> {
         self.nodes.iter().filter_map(|(id, node)| Some((*id, node.content.clone()?))).collect()
     }
@@ -483,13 +490,13 @@ impl Inode {
         self.known.links = self.known.links.saturating_sub(1);
     }
 
-    /// How many have it open.
+    /// Number of users of the open file.
     pub(super) fn users(&self) -> usize {
         self.content.as_ref().map_or(0, |content| content.users.load(Ordering::Relaxed))
     }
 
-    /// Whether what was found is this file; then it is what is known of it now. A file that is ahead here stays what
-    /// it is, whoever else writes it.
+    /// Whether the file that was found is this one; then its attributes are updated. An inode with unpublished data
+    /// stays as it is, even if the file is written elsewhere.
     fn takes(&mut self, known: InodeAttr) -> bool {
         if self.is_ahead() {
             return true;
@@ -501,12 +508,12 @@ impl Inode {
         is_same
     }
 
-    /// Whether something is written to it here that nobody else knows of.
+    /// Whether there is unpublished data here.
     pub(super) fn is_ahead(&self) -> bool {
         self.content.as_ref().is_some_and(|content| content.is_ahead())
     }
 
-    /// Whether it has no name any more.
+    /// Whether the file was removed.
     pub(super) fn is_removed(&self) -> bool {
         self.name.is_none()
     }
@@ -516,7 +523,7 @@ impl Inode {
     }
 }
 
-/// Whether a file is one that has hard links.
+/// Whether a file has hard links.
 pub(super) fn has_several_names(known: &InodeAttr) -> bool {
     known.kind == FileType::RegularFile && known.links > 1
 }
@@ -617,7 +624,7 @@ mod tests {
         let links = |table: &mut InodeTable| [a, b].map(|id| table.node(id).unwrap().known.links);
         assert_eq!(links(&mut table), [2, 2]);
         assert_eq!([b, a].map(|id| table.shown_number(id)), [10, 10], "programs see that it is one file");
-        // The new version is the first name's alone.
+        // The new version belongs to the first name alone.
         assert_eq!(table.publish(a, file(20)), [b]);
         assert_eq!((path(&table, a).as_str(), path(&table, b).as_str()), ("a", "b"));
         assert_eq!(links(&mut table), [1, 1]);
@@ -628,7 +635,7 @@ mod tests {
     #[test]
     fn names_of_one_file_show_one_number_whichever_are_known() {
         let mut table = InodeTable::new(dir(2));
-        // A file that goes on under the number that it had before its new version.
+        // A file that keeps the number it had before its new version.
         let a = told(&mut table, ROOT, b"a", file(10));
         table.publish(a, file(11));
         let three = known(10, FileType::RegularFile, 3);
@@ -636,11 +643,11 @@ mod tests {
         let number = table.shown_number(c);
         assert_eq!((number, table.shown_number(b)), (b, b));
         assert_ne!(number, table.shown_number(a));
-        // The kernel forgets the name whose number it was.
+        // The kernel forgets the name whose number is shown.
         table.forget(b, 1);
         let d = told(&mut table, ROOT, b"d", three);
         assert_eq!([c, d].map(|id| table.shown_number(id)), [number, number]);
-        // A new version of one is another file.
+        // A new version under one name is another file.
         table.publish(d, file(12));
         assert_eq!(table.shown_number(c), number);
         assert_ne!(table.shown_number(d), number);
@@ -684,7 +691,7 @@ mod tests {
         let two = known(12, FileType::RegularFile, 2);
         let [c, d] = [b"c", b"d"].map(|name| told(&mut table, ROOT, name, two));
         table.rename((ROOT, b"c"), (ROOT, b"d"));
-        // The kernel has the first file under the new name now, and looks for the old one.
+        // The kernel has the first file under the new name now, and looks up the old one.
         assert_eq!((table.child(ROOT, b"c"), table.child(ROOT, b"d")), (Some(d), Some(c)));
         assert_eq!((path(&table, c).as_str(), path(&table, d).as_str()), ("d", "c"));
     }

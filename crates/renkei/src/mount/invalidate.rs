@@ -1,18 +1,18 @@
 //! Invalidation of the kernel's attribute cache.
 //!
-//! Only attributes of inodes are invalidated, never names: for a name the kernel would lock the directory, and a program
-//! that waits for an answer of this mount may hold that lock. A name that leads to another file by now is found out when
-//! the kernel asks for the attributes of the old file, and gets ESTALE.
+//! Only attributes of inodes are invalidated, never dentries: to invalidate a dentry the kernel would lock the
+//! directory, and a program that waits for an answer of this mount may hold that lock. A name that leads to another
+//! file by now is detected when the kernel asks for the attributes of the old inode and gets ESTALE.
 
 use rustix::fd::OwnedFd;
 use std::io;
 use std::time::Duration;
 
-/// The notice of fuse_kernel.h that takes an inode's attributes back, and the bytes of its message.
+/// The notification FUSE_NOTIFY_INVAL_INODE of fuse_kernel.h, and the bytes of its message.
 const INVAL_INODE: i32 = 2;
 const MESSAGE_BYTES: u32 = 40;
 
-/// How long the kernel may take to take in an answer that it was given.
+/// Retries and their interval: how long the kernel may take to process an answer that it was given.
 const TRIES: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(super) struct KernelCache(OwnedFd);
 
 impl KernelCache {
-    /// The one behind this descriptor of `/dev/fuse`.
+    /// A cache behind this descriptor of `/dev/fuse`.
     pub(super) fn new(fd: OwnedFd) -> Self {
         KernelCache(fd)
     }
@@ -32,7 +32,7 @@ impl KernelCache {
         message.extend_from_slice(&INVAL_INODE.to_ne_bytes());
         message.extend_from_slice(&0u64.to_ne_bytes());
         message.extend_from_slice(&id.to_ne_bytes());
-        // No page of its content.
+        // A negative offset: no pages of the content are invalidated.
         message.extend_from_slice(&(-1i64).to_ne_bytes());
         message.extend_from_slice(&0i64.to_ne_bytes());
         match rustix::io::write(&self.0, &message) {
@@ -41,7 +41,8 @@ impl KernelCache {
         }
     }
 
-    /// The same for a file that it was told of: it may be taking that in just now. `is_told` says whether it still may be.
+    /// Like `invalidate`, for a file in an answer that the kernel may still be processing: retried while `is_told` is
+    /// true.
     pub(super) fn invalidate_told(&self, id: u64, is_told: impl Fn() -> bool) {
         for _ in 0..TRIES {
             if self.invalidate(id) || !is_told() {

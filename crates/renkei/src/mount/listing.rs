@@ -1,4 +1,4 @@
-//! Open directories, read on as programs ask.
+//! Open directories, whose listings are read in pages as programs ask.
 
 use super::attributes::InodeAttr;
 use super::errno::FuseError;
@@ -7,7 +7,7 @@ use renkei_core::error::Error;
 use renkei_core::wire::file::{Answer, Handle, Item, Op};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Entries of a directory that it does not list: itself and the one above.
+/// Entries that the site does not list: `.` and `..`.
 const DOTS: u64 = 2;
 
 /// An open directory of a program.
@@ -16,29 +16,29 @@ pub(super) struct Listing {
     source: Source,
 }
 
-/// Where its entries come from.
+/// The source of the entries.
 enum Source {
     /// The other side.
     Remote(Mutex<Part>),
-    /// What is known here: all names when it was opened.
+    /// The names that were cached when the directory was opened.
     Cached(Vec<(Vec<u8>, u64)>),
 }
 
-/// The entries that came last. Going back before them begins anew.
+/// The last page of entries. A seek to before it restarts the listing.
 struct Part {
     handle: Handle,
     items: Vec<Item>,
-    /// How many came before.
+    /// Number of entries before this page.
     before: u64,
     more: bool,
-    /// When it was begun, and when what came last was asked for.
+    /// The marks of the listing's start and of the request for this page.
     begun: Mark,
     asked: Mark,
-    /// How many of its names were forgotten when it was begun.
+    /// The directory's count of dropped children at the start.
     losses: u64,
-    /// By what the files are known that were in it.
+    /// The number that marks the inodes of this listing.
     number: u64,
-    /// What the kernel had no room for.
+    /// The last inode that did not fit into the kernel's reply.
     left: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Dirent {
     pub(super) id: u64,
     pub(super) name: Vec<u8>,
     pub(super) known: InodeAttr,
-    /// Whether the kernel is told of a file: not for the directory itself and the one above.
+    /// Whether it counts as a lookup of the kernel: not for `.` and `..`.
     pub(super) counts: bool,
 }
 
@@ -82,7 +82,7 @@ impl Mounted {
         }
     }
 
-    /// Gives the lines from `offset` on to `add`, until that says there is no room or there are no more.
+    /// Passes the entries from `offset` on to `add`, until that returns that the reply is full or there are no more.
     pub(super) fn list(
         &self,
         fh: u64,
@@ -115,8 +115,8 @@ impl Mounted {
                 continue;
             }
             let (name, id) = &names[usize::try_from(at - DOTS).unwrap_or(usize::MAX)];
-            // What was removed since it was opened is passed over, as the system may.
-            // Counted before the kernel hears of it: it may forget it at once.
+            // Names that were removed since the directory was opened are skipped, as POSIX permits. Counted before
+            // the kernel sees the entry: it may forget it at once.
             if !self.table().count_if(dir, name, *id) {
                 continue;
             }
@@ -142,7 +142,7 @@ impl Mounted {
                 break;
             };
             if add(at + 1, &line) {
-                // It comes again with the next question.
+                // It comes again with the next request.
                 part.left = line.counts.then_some(line.id);
                 break;
             }
@@ -153,13 +153,13 @@ impl Mounted {
         Ok(())
     }
 
-    /// All names were told: they are known if nothing happened to them since the list was begun.
+    /// The listing is complete: it is cached if no child was dropped since it was begun.
     fn believe_listed(&self, dir: u64, part: &Part) {
         let mut table = self.table();
         if table.node(dir).is_ok_and(|node| node.losses == part.losses) {
             self.cache_listing(&mut table, dir, part.begun);
             if table.node(dir).is_ok_and(|node| node.listing_epoch.is_some()) {
-                // Others removed what was not among them.
+                // Names that are not in the listing were removed elsewhere.
                 table.keep_listed(dir, part.number);
             }
         }
@@ -170,7 +170,7 @@ impl Mounted {
             return self.dots(listing.dir, at).map(Some);
         }
         if at == DOTS && (part.before > 0 || !part.items.is_empty()) {
-            // Read from the start again: what is there now.
+            // Rewound to the start: the listing is read anew.
             self.restart(listing.dir, part)?;
         }
         let Some(item) = self.item_at(listing.dir, part, at - DOTS)? else { return Ok(None) };

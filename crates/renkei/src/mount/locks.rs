@@ -1,7 +1,7 @@
-//! Locks of programs: `flock` and `fcntl`, which the site decides.
+//! Advisory locks of programs (`flock` and `fcntl`), which the site grants.
 //!
-//! A lock that has to be waited for is asked for again and again by a thread of its own, which also looks whether the program
-//! was told to stop waiting: the kernel's word about that does not come through, so its signals are looked at.
+//! A blocking lock request is polled by a thread of its own, which also checks whether the program was interrupted:
+//! the kernel's FUSE_INTERRUPT is not delivered, so the thread's pending signals are read.
 
 use super::Mounted;
 use super::errno::FuseError;
@@ -17,20 +17,20 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Programs that wait at a time.
+/// Limit of blocking lock requests that wait at a time.
 const MOST_WAITING: usize = 512;
-/// Pauses between two questions: the first, and the longest.
+/// Backoff between two polls: the first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
-/// How long is waited to hear whether locks outlived a lost connection.
+/// Timeout for the site to report whether locks survived a lost connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Locks of one file that are held through this mount.
 #[derive(Default)]
 pub(super) struct Locked {
     owners: HashSet<u64>,
-    /// The site's round in which they were taken.
+    /// The site's lock round in which they were taken; locks of an earlier round are lost.
     round: u64,
-    /// The path by which it was locked first: the site knows it by that.
+    /// The path by which the file was locked first, which identifies it at the site.
     path: RelPath,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct LockRequest {
     pub(super) thread: u32,
 }
 
-/// The kernel's word for what is wanted.
+/// The lock mode of an `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
 pub(super) fn hold(kind: i32) -> Hold {
     match kind {
         libc::F_RDLCK => Hold::Shared,
@@ -52,7 +52,7 @@ pub(super) fn hold(kind: i32) -> Hold {
     }
 }
 
-/// The opposite.
+/// The inverse of `hold`.
 pub(super) fn kind(hold: Hold) -> i32 {
     match hold {
         Hold::Shared => libc::F_RDLCK,
@@ -66,19 +66,19 @@ impl Mounted {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The path by which the site knows a file that is locked, or is to be.
+    /// The path by which the site knows a file that is locked or about to be.
     fn lock_path(&self, id: u64) -> Result<RelPath, Error> {
         let known = self.locked().get(&id).map(|locked| locked.path.clone());
         known.map_or_else(|| self.table().path(id), Ok)
     }
 
-    /// Locks, or gives up a lock.
+    /// Takes or releases a lock.
     pub(super) fn lock(&self, asked: &LockRequest) -> Result<(), FuseError> {
         self.check_locks(asked.id)?;
         let path = self.lock_path(asked.id)?;
         let (owner, span) = (asked.owner, asked.span);
         if span.hold == Hold::Nothing {
-            // Whoever gets it next finds what was written.
+            // The next holder of the lock must find the data that was written.
             self.publish_if_open(asked.id)?;
         }
         self.ask(Op::Lock { path: path.clone(), owner, span })?;
@@ -96,7 +96,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Who stands in the way of a lock.
+    /// A conflicting lock, if there is one.
     pub(super) fn find_lock(&self, asked: &LockRequest) -> Result<Option<Span>, FuseError> {
         let (path, owner, span) = (self.lock_path(asked.id)?, asked.owner, asked.span);
         match self.ask(Op::FindLock { path, owner, span })? {
@@ -105,7 +105,7 @@ impl Mounted {
         }
     }
 
-    /// Somebody closed a file: what he had locked of it is free.
+    /// Releases all locks of an owner on a file that it closed.
     pub(super) fn unlock_all(&self, id: u64, owner: u64) {
         if !self.locked().get(&id).is_some_and(|locked| locked.owners.contains(&owner)) {
             return;
@@ -118,7 +118,7 @@ impl Mounted {
         }
     }
 
-    /// Whether the locks that are held on a file are still held.
+    /// Whether the locks that this mount holds on a file are still valid.
     ///
     /// # Errors
     /// `LockLost`.
@@ -139,7 +139,7 @@ impl Mounted {
         fuser::Errno::from_i32(refusal.number)
     }
 
-    /// The round of the locks, as soon as the site has told it.
+    /// The current lock round; waits until the site has reported it.
     fn lock_round(&self, id: u64) -> u64 {
         let begun = Instant::now();
         let round = || self.attr_cache.lock_round(self.table().top(id));
@@ -149,7 +149,7 @@ impl Mounted {
         round()
     }
 
-    /// Locks when that can be done, and answers then.
+    /// Takes a lock, waiting in a thread of its own while it is held elsewhere, and replies then.
     pub(super) fn lock_in_time(self: &Arc<Self>, asked: LockRequest, reply: ReplyEmpty) {
         static WAITING: AtomicUsize = AtomicUsize::new(0);
         match self.lock(&asked) {
@@ -192,7 +192,7 @@ fn is_held(refusal: &FuseError) -> bool {
     refusal.error.as_ref().is_some_and(|error| error.code == Code::LockHeld)
 }
 
-/// Whether a thread has a signal to take. One that another thread of its process may take does not count.
+/// Whether a thread has a pending signal. A signal that another thread of its process may take does not count.
 fn is_interrupted(thread: u32) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{thread}/status")) else { return false };
     let field =

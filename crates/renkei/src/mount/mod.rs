@@ -1,15 +1,15 @@
 //! The mount: sites' files as a file system of this machine, through FUSE.
 //!
-//! Requests of the kernel come to [`fuse`](self), which turns them into calls of `Mounted`; that keeps the inode table and
-//! hands the operations to a [`Files`]: a store of this machine or a file session with a site. It knows nothing of sites,
-//! so one behaviour holds for all.
+//! Requests of the kernel come to [`fuse`](self), which turns them into calls of `Mounted`; that keeps the inode
+//! table and passes the operations to a [`Files`]: a store of this machine or a file session with a site. It knows
+//! nothing of sites, so the behaviour is the same for both.
 //!
-//! Reading asks for what the kernel has not cached. Writing goes to one draft a file, shared by all who have it open here;
-//! `close` and `fsync` publish it and give the error if that fails. Whatever a program does to a file that is written here
-//! is seen at once by all programs here; other sites see it when it is published.
+//! Reading asks for data that the kernel has not cached. Writing goes to one draft per file, shared by all handles
+//! that are open here; `close` and `fsync` publish the draft and return the error if that fails. A change of a file
+//! that is written here is visible at once to all programs here, and to other sites when it is published.
 //!
-//! Guarantees: close-to-open (an `open` looks anew); who has a version open goes on reading it; nothing that `close` or
-//! `fsync` acknowledged is lost. Non-goals: extended attributes, `O_DIRECT` as a promise.
+//! Guarantees: close-to-open consistency (an `open` revalidates); an open handle goes on reading its version; nothing
+//! that `close` or `fsync` acknowledged is lost. Non-goals: extended attributes, `O_DIRECT` as a promise.
 
 mod attr_cache;
 mod attributes;
@@ -49,35 +49,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// What to mount, and how.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is mounted, as `mount` and `df` show it.
+    /// The source, as `mount` and `df` show it.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
-    /// Whether nothing may be changed.
+    /// Whether the mount is read-only.
     pub is_read_only: bool,
-    /// Whether other users than the one who mounts may use it.
+    /// Whether users other than the one who mounts may use it.
     pub allow_other: bool,
-    /// How long the kernel caches attributes of a file, where there are no leases.
+    /// How long the kernel caches attributes of a file where there are no leases.
     pub attr_ttl: Duration,
-    /// Whether `close` returns before what was written is published.
+    /// Whether `close` returns before the written data is published.
     pub closes_early: bool,
-    /// Whether the site decides about locks; else they hold among the programs of this mount.
+    /// Whether the site grants locks; else they hold among the programs of this mount.
     pub locks_at_site: bool,
-    /// Whether the process does nothing else and ends with the mount.
+    /// Whether the process has no other purpose and ends with the mount.
     pub ends_process: bool,
 }
 
-/// A mounted tree: what the kernel knows of it and what is open.
+/// A mounted tree: the inode table, the open handles and the caches.
 struct Mounted {
     files: Arc<dyn Files>,
     table: Mutex<InodeTable>,
     opens: Mutex<HashMap<u64, Arc<OpenHandle>>>,
     listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
-    /// Shared by renames while they are done, so that whoever finds a path gone can wait for them.
+    /// Locked shared by renames in progress, so that an operation that finds a path gone can wait for them.
     moving: RwLock<()>,
     owners: Owners,
     attr_cache: AttrCache,
@@ -86,14 +86,14 @@ struct Mounted {
     stale_retries: Mutex<StaleRetries>,
     error_log: ErrorLog,
     cache: OnceLock<KernelCache>,
-    /// Whether the kernel may be given plain files to read by itself.
+    /// Whether the kernel may be given plain files to read by itself (FUSE passthrough).
     passes: AtomicBool,
-    /// Files of which something is locked through this mount.
+    /// Files with locks that are held through this mount.
     locks: Mutex<HashMap<u64, locks::Locked>>,
 }
 
 impl Mounted {
-    /// Looks at the root, so that what cannot be mounted is told before it is.
+    /// Looks at the root, so that an error is reported before anything is mounted.
     fn new(files: Arc<dyn Files>, ttl: Duration) -> Result<Self, Error> {
         let owners = Owners::of_process();
         let root = owners.attr(&item(files.operate(Op::Look(RelPath::root()), &[])?.parted().0)?);
@@ -135,14 +135,14 @@ impl Mounted {
         opened(self.ask(op)?)
     }
 
-    /// Closes what is open at the other side; that it cannot be closed is nobody's concern.
+    /// Closes a handle at the other side; a failure is only logged.
     fn close(&self, handle: Handle) {
         if let Err(error) = self.ask(Op::Close(handle)) {
             tracing::debug!(%error, "close");
         }
     }
 
-    /// Room where a file is.
+    /// Capacity and free space of the file system that has a file.
     fn space(&self, id: u64) -> Result<Space, Error> {
         let name = self.table().top(id).map(<[u8]>::to_vec);
         match self.files.space(name.as_deref())? {
@@ -151,8 +151,8 @@ impl Mounted {
         }
     }
 
-    /// Does something with a path, or several. If it is gone because a directory was renamed meanwhile, it is done again
-    /// with the path that it has by then.
+    /// Runs an operation on one or several paths. If a path is gone because a directory was renamed meanwhile, the
+    /// operation is repeated with its new path.
     fn at<P: PartialEq, T>(
         &self,
         path: impl Fn(&InodeTable) -> Result<P, Error>,
@@ -178,21 +178,21 @@ impl Mounted {
         }
     }
 
-    /// Returns when the renames that are under way are done.
+    /// Waits for the renames that are in progress.
     fn wait_for_renames(&self) {
         drop(self.moving.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     // ---- attributes --------------------------------------------------------------------------------------------------
 
-    /// What is told of a file: what was known last, and over it what is written here.
+    /// The attributes that programs see: those known last, overlaid with the unpublished draft.
     fn shown(&self, id: u64) -> Result<InodeAttr, Error> {
         let known = || self.table().node(id).map(|node| node.known);
         let content = self.table().node(id)?.content.clone();
         content.map_or_else(known, |content| content.over(known))
     }
 
-    /// What a file is now.
+    /// The current attributes of a file.
     fn look_at(&self, id: u64) -> Result<InodeAttr, FuseError> {
         if self.is_settled_here(id)? {
             return Ok(self.shown(id)?);
@@ -200,7 +200,7 @@ impl Mounted {
         if self.is_attr_cached(id)? {
             return Ok(self.shown(id)?);
         }
-        // The root is shown whatever is waited for, because it has the reasons.
+        // The root is shown even while the site cannot be reached, because it has the reasons in an attribute.
         if id == ROOT && !self.is_reached() {
             return Ok(self.shown(id)?);
         }
@@ -212,13 +212,13 @@ impl Mounted {
         };
         match found.map(|item| self.owners.attr(&item)) {
             Ok(known) if self.is_still(id, &known, 0)? => Ok(self.update_attr(id, known, mark)?),
-            // Another file has the name by now, or none: who has this one open keeps it.
+            // Another file has the name by now, or none: the open handles keep this one.
             Ok(_) if is_open => Ok(self.shown(id)?),
-            // It was replaced since this very call found its name: that is what the call shows.
+            // The file was replaced after this call looked the name up: the call shows what it found.
             Ok(_) if is_looked_up => Ok(self.shown(id)?),
             Ok(_) => Err(FuseError::plain(libc::ESTALE)),
             Err(error) if is_open && error.code == Code::PathNotFound => Ok(self.shown(id)?),
-            // So it is whatever the site says of it.
+            // The root is shown whatever error the site reports.
             Err(error) if id == ROOT && error.kind() != Kind::NotFound => {
                 self.error_log.note(&error);
                 Ok(self.shown(id)?)
@@ -227,12 +227,12 @@ impl Mounted {
         }
     }
 
-    /// Whether the site can be asked now; what is waited for is noted.
+    /// Whether the site can be reached now; the reason why not is noted in the error log.
     fn is_reached(&self) -> bool {
         self.files.reach().inspect_err(|error| self.error_log.note(error)).is_ok()
     }
 
-    /// Whether a file is what this machine knows it to be: it is ahead here, or has no name any more.
+    /// Whether the local state of a file is authoritative: it has unpublished data here, or no name any more.
     fn is_settled_here(&self, id: u64) -> Result<bool, Error> {
         let mut table = self.table();
         let node = table.node(id)?;
@@ -240,7 +240,8 @@ impl Mounted {
         Ok(is_removed || node.is_ahead())
     }
 
-    /// Whether what was found under the name of a file is that file, which so many may have open.
+    /// Whether the file that was found under the name is still this one; its versions count as other files if more
+    /// than `users` have it open.
     fn is_still(&self, id: u64, found: &InodeAttr, users: usize) -> Result<bool, Error> {
         let mut table = self.table();
         let node = table.node(id)?;
@@ -257,7 +258,7 @@ impl Mounted {
         self.shown(id)
     }
 
-    /// Invalidates the kernel's attributes of a file that changed by other means than its own request.
+    /// Invalidates the kernel's attributes of a file that changed by other means than the kernel's own request.
     fn invalidate_attrs(&self, id: u64) {
         self.invalidate_attrs_of(&[id]);
     }

@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Threads that answer the kernel: as many calls may wait for a site at a time.
+/// Threads that answer the kernel; so many requests may wait for a site at a time.
 const THREADS: usize = 32;
-/// Programs that unmount for users who are not root; the second is of older systems.
+/// Programs that unmount for users who are not root; the second is that of older systems.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
-/// What the kernel reads ahead of a program, where we may say so: several requests of full size.
+/// The kernel's read-ahead, where root may set it: several requests of full size.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// What ends a mount from outside.
+/// Ends a mount from outside.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Mutex<Option<Stopper>>>);
 
@@ -35,14 +35,15 @@ struct Stopper {
 }
 
 impl Stop {
-    /// Publishes what is written and unmounts; what is still open afterwards ends with the process. Tells how many
-    /// files could not be published.
+    /// Publishes all drafts and unmounts; files that are still open afterwards are closed as the process ends.
+    /// Returns how many files could not be published.
     pub fn stop(&self) -> usize {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Stopper { mounted, point }) = taken else { return 0 };
         mounted.publish_all();
         if unmount(&point, UnmountMode::Orderly).is_err() {
-            // Somebody is in it: nobody else gets in, and what he wrote so far is published.
+            // The mount is in use: it is detached, so that no new users come, and the data written so far is
+            // published.
             let _ = unmount(&point, UnmountMode::Lazy);
         }
         let lost = mounted.publish_all();
@@ -51,10 +52,10 @@ impl Stop {
     }
 }
 
-/// Mounts and serves the kernel until somebody unmounts; `on_ready` is called when programs can use it.
+/// Mounts and serves the kernel until the mount is unmounted; `on_ready` is called when programs can use it.
 ///
 /// # Errors
-/// What the root cannot be looked at for, and `MountFailed` if the kernel refuses.
+/// Errors of looking at the root, and `MountFailed` if the kernel refuses.
 pub fn run(
     files: Arc<dyn Files>,
     options: &Options,
@@ -72,7 +73,7 @@ pub fn run(
     let _ = mounted.cache.set(KernelCache::new(device));
     mounted.listen();
     let point = options.point.clone();
-    // Beside the session: the kernel asks it where the mount point is.
+    // In a thread of its own, since the kernel asks the session for the mount point's attributes.
     thread::spawn(move || read_ahead(&point));
     let stopper = Stopper { mounted: mounted.clone(), point: options.point.clone() };
     *stop.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
@@ -83,7 +84,8 @@ pub fn run(
     ended
 }
 
-/// Mounts. A mount before this one that died a moment ago is still looked at from the kernel's cache, and cannot be mounted over.
+/// Mounts. A mount at the same place that died a moment ago is still answered from the kernel's cache and cannot be
+/// mounted over: it is cleared and the mount is retried.
 fn begin(
     mounted: &Arc<Mounted>,
     ends_process: &Arc<AtomicBool>,
@@ -112,7 +114,7 @@ fn is_dead(error: &io::Error) -> bool {
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     let access = if options.is_read_only { MountOption::RO } else { MountOption::RW };
-    // A comma would end the option where fusermount3 mounts.
+    // A comma would end the option in the arguments of fusermount3.
     let (source, kind) = (options.source.replace([',', '\\'], "_"), "renkei".to_owned());
     config.mount_options = vec![
         MountOption::FSName(source),
@@ -125,7 +127,7 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// Lets the kernel read further ahead than it does by itself; only root may say so.
+/// Raises the kernel's read-ahead; only root may.
 fn read_ahead(point: &Path) {
     let Ok(meta) = fs::metadata(point) else { return };
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
@@ -135,7 +137,7 @@ fn read_ahead(point: &Path) {
     }
 }
 
-/// Unmounts what a killed process left, which answers nothing any more.
+/// Unmounts the dead mount of a killed process.
 fn clear_dead(point: &Path) -> Result<(), Error> {
     match fs::metadata(point) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -150,19 +152,19 @@ fn clear_dead(point: &Path) -> Result<(), Error> {
     }
 }
 
-/// How to unmount.
+/// The mode of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// Not while somebody uses it.
+    /// Fails while the mount is in use.
     Orderly,
-    /// From the tree at once, and altogether when nobody uses it any more.
+    /// Detaches from the tree at once (MNT_DETACH), and unmounts when it is no longer in use.
     Lazy,
 }
 
-/// Unmounts.
+/// Unmounts a mount point.
 ///
 /// # Errors
-/// `MountBusy` if somebody uses it, `NotMounted` if nothing is mounted there.
+/// `MountBusy` if it is in use, `NotMounted` if nothing is mounted there.
 pub fn unmount(point: &Path, how: UnmountMode) -> Result<(), Error> {
     let flags = if how == UnmountMode::Lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(point, flags | UnmountFlags::NOFOLLOW) {
@@ -174,7 +176,7 @@ pub fn unmount(point: &Path, how: UnmountMode) -> Result<(), Error> {
     }
 }
 
-/// By the program that may do so for users who are not root.
+/// Unmounts by the set-uid helper for users who are not root.
 fn unmount_unprivileged(point: &Path, how: UnmountMode) -> Result<(), Error> {
     let output = HELPERS.iter().map(|helper| ask_helper(helper, point, how)).find(|asked| !is_absent(asked));
     let absent = || Error::new(Code::MountFailed, "unmount", point.display(), "there is no fusermount3");
@@ -196,7 +198,7 @@ fn ask_helper(helper: &str, point: &Path, how: UnmountMode) -> io::Result<Output
     command.stdin(Stdio::null()).output()
 }
 
-/// A folder of PATH that may not be entered is told as a program that may not be started.
+/// A folder of PATH that may not be entered is reported as a program that may not be started.
 fn is_absent(asked: &io::Result<Output>) -> bool {
     let kinds = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied];
     asked.as_ref().is_err_and(|error| kinds.contains(&error.kind()))

@@ -1,4 +1,4 @@
-//! Operations on names: lookup, create, rename and remove, and attributes that belong to a file beside its content.
+//! Operations on names: lookup, create, rename and remove, and changes of attributes.
 
 use super::Mounted;
 use super::attributes::{InodeAttr, file_time};
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a negative entry is valid: while a program goes from lookup to create.
+/// Time to live of a negative entry: as long as a program needs from lookup to create.
 const ABSENT_TTL: Duration = Duration::from_millis(10);
-/// Negative entries at a time.
+/// Maximum of negative entries.
 const MAX_ABSENT: usize = 64;
 
-/// The cache of names that were looked up just now and not there. Programs that create a file look it up first, and the kernel
-/// looks it up again before it creates it; the site is asked once.
+/// The negative cache: names that a lookup just did not find. Programs that create a file look it up first, and the
+/// kernel looks it up again before it creates it; the site is asked once.
 #[derive(Default)]
 pub(super) struct NegativeCache(VecDeque<(Instant, u64, Vec<u8>)>);
 
@@ -34,7 +34,7 @@ impl NegativeCache {
         young.any(|(_, at, known)| *at == dir && known == name)
     }
 
-    /// Something was made here, or could not be.
+    /// A name was created here, or could not be: the entries are dropped.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
@@ -51,7 +51,7 @@ pub(super) struct SetAttr {
 }
 
 impl Mounted {
-    /// Finds a name; the kernel is told of it.
+    /// Looks a name up; counted as a lookup of the kernel.
     pub(super) fn lookup(&self, dir: u64, name: &[u8]) -> Result<(u64, InodeAttr), FuseError> {
         let ahead = self.table().child_ahead(dir, name);
         if let Some(id) = ahead {
@@ -85,7 +85,7 @@ impl Mounted {
         self.negative_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what was found or made under a name; the kernel is told of it.
+    /// Enters the file that was found or created under a name; counted as a lookup of the kernel.
     pub(super) fn found(&self, dir: u64, name: &[u8], known: InodeAttr) -> Result<(u64, InodeAttr), Error> {
         self.negative_cache().forget();
         let id = {
@@ -110,7 +110,7 @@ impl Mounted {
             },
         )?;
         let made = self.found(dir, name, self.owners.attr(&item))?;
-        // It is empty, as far as nobody says otherwise.
+        // The new directory is empty until a callback says otherwise.
         let mut table = self.table();
         self.cache_listing(&mut table, made.0, mark.held(is_held));
         Ok(made)
@@ -130,7 +130,7 @@ impl Mounted {
         Ok(self.found(dir, name, self.owners.attr(&item))?)
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub(super) fn make_file(&self, dir: u64, name: &[u8], mode: u32) -> Result<(u64, InodeAttr), FuseError> {
         let op = |path: &RelPath| Op::Draft { path: path.clone(), start: Start::New, mode: mode & 0o7777 };
         let (handle, item) = self.at(|table| table.path_below(dir, name), |path| self.ask_open(op(path)))?;
@@ -138,8 +138,8 @@ impl Mounted {
         Ok(self.found(dir, name, self.owners.attr(&item))?)
     }
 
-    /// Gives a file a further name; what of it is not published yet is published first, since a version that
-    /// comes later is of one name alone.
+    /// Makes a hard link; the draft of the file is published first, since a version that comes later belongs to one
+    /// name alone.
     pub(super) fn link(&self, id: u64, dir: u64, name: &[u8]) -> Result<(u64, InodeAttr), FuseError> {
         self.publish_if_open(id)?;
         let paths = |table: &InodeTable| Ok((table.path(id)?, table.path_below(dir, name)?));
@@ -203,7 +203,7 @@ impl Mounted {
         }
     }
 
-    /// Changes what a program wants changed; `fh` is set if it has the file open to write.
+    /// Changes attributes as a program requests; `fh` is set if it has the file open to write.
     pub(super) fn alter(&self, id: u64, wanted: SetAttr, fh: Option<u64>) -> Result<InodeAttr, FuseError> {
         if let Some(size) = wanted.size {
             self.set_size(id, size, fh.is_some())?;
@@ -239,7 +239,7 @@ impl Mounted {
         let item = self.at(|table| table.path(id), |path| self.ask_item(op(path)))?;
         let (now, mut table) = (self.owners.attr(&item), self.table());
         let node = table.node(id)?;
-        // The content stayed as it was, and so what the kernel has of it.
+        // The content is unchanged, so the kernel's cache of it stays valid.
         if node.cached.is_some_and(|cached| cached.same_content(&node.known)) && node.known.size == now.size {
             node.cached = Some(now);
         }
@@ -251,7 +251,7 @@ impl Mounted {
         Ok(id != super::ROOT && self.table().node(id)?.is_removed())
     }
 
-    /// What has no name is changed here alone: nobody else can see it.
+    /// A removed file is changed here alone: it is not visible elsewhere.
     fn alter_removed(&self, id: u64, change: &Alteration) -> Result<(), Error> {
         let mut table = self.table();
         let known = &mut table.node(id)?.known;

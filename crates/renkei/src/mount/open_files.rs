@@ -1,10 +1,10 @@
 //! Open files: versions that are read, and drafts that are written.
 //!
-//! All handles of a file that is open here share its [`OpenInode`]. The first handle that writes begins a draft, and every
-//! program here reads the draft from then on. A handle that was opened before has a version of its own open at the other
-//! side, which is read as long as there is no draft.
+//! All handles of a file that is open here share its [`OpenInode`]. The first handle that writes begins a draft, and
+//! every program here reads the draft from then on. A handle that was opened before has a version of its own open at
+//! the other side, which it reads as long as there is no draft.
 //!
-//! Lock order: the draft of a file, then the inode table; no operation is waited for under the lock of the table.
+//! Lock order: the draft of a file, then the inode table; no operation is awaited under the lock of the table.
 
 use super::Mounted;
 use super::attr_cache::Mark;
@@ -27,33 +27,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 #[derive(Default)]
 pub(super) struct OpenInode {
     draft: RwLock<Option<Draft>>,
-    /// How many have it open; counted under the table's lock.
+    /// Number of open handles and calls in progress; counted under the table's lock.
     pub(super) users: AtomicUsize,
-    /// How many of them may write; counted under the draft's lock. The kernel tells late that one closed it.
+    /// How many of them may write; counted under the draft's lock. The kernel reports the last `release` late.
     writers: AtomicUsize,
-    /// Whether something is written and not published.
+    /// Whether there is written data that is not published.
     is_ahead: Arc<AtomicBool>,
-    /// Versions that several have open: they are closed when nobody has the file open.
+    /// Versions that several handles share: they are closed when the last handle is released.
     shared: Mutex<Vec<Handle>>,
-    /// How the kernel reads it, as long as a handle is open.
+    /// How the kernel reads the file while a handle is open.
     pub(super) read_path: Mutex<ReadPath>,
 }
 
-/// What is written.
+/// A new version that is being written.
 struct Draft {
     handle: Handle,
     size: AtomicU64,
     changed: Mutex<Changed>,
     is_ahead: Arc<AtomicBool>,
-    /// Whether somebody else published a version after what is in it.
+    /// Whether another writer's version was published after the content of this draft.
     is_behind: AtomicBool,
 }
 
-/// What of a draft was not published.
+/// The unpublished changes of a draft.
 #[derive(Clone, Copy)]
 struct Changed {
     is_dirty: bool,
-    /// When it was written last, or what a program says it was.
+    /// The time of the last write, or the one that a program set.
     mtime: FileTime,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct OpenHandle {
     pub(super) content: Arc<OpenInode>,
     /// The version opened for reading, if there was no draft.
     version: Option<Handle>,
-    /// Its plain file, if that is on this machine.
+    /// The plain file of the version, if that is on this machine.
     pub(super) plain: Option<OwnedFd>,
     writes: bool,
     appends: bool,
@@ -82,13 +82,13 @@ impl OpenInode {
         self.draft.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something is written here that nobody else knows of: then the file is what it is here.
+    /// Whether there is unpublished data here: then the local attributes are authoritative.
     pub(super) fn is_ahead(&self) -> bool {
         self.is_ahead.load(Ordering::Acquire)
     }
 
-    /// What is told of the file: what is known of it, and what was written since. What is known is asked for while nobody
-    /// publishes, for then it changes.
+    /// The attributes of the file: those `known` returns, overlaid with the draft. `known` is called under the
+    /// draft's lock, since a publication changes its result.
     pub(super) fn over(&self, known: impl FnOnce() -> Result<InodeAttr, Error>) -> Result<InodeAttr, Error> {
         let draft = self.draft();
         let known = known()?;
@@ -122,7 +122,7 @@ impl Draft {
         self.is_ahead.store(true, Ordering::Release);
     }
 
-    /// It is a version of the file now.
+    /// The draft's content is a version of the file now.
     fn on_published(&self) {
         self.changed().is_dirty = false;
         self.is_ahead.store(false, Ordering::Release);
@@ -137,7 +137,7 @@ impl Mounted {
         self.open_by(0, id, flags)
     }
 
-    /// The same for a thread, which the kernel may have try twice.
+    /// The same for a thread, by which the retry of the kernel after ESTALE is recognised.
     pub(super) fn open_by(
         &self,
         thread: u32,
@@ -168,7 +168,7 @@ impl Mounted {
         opens.get(&fh).cloned().ok_or(FuseError::plain(libc::EBADF))
     }
 
-    /// The content of a file, with one user more.
+    /// The content of a file, with its user count incremented.
     fn join(&self, id: u64) -> Result<Arc<OpenInode>, Error> {
         let mut table = self.table();
         let content = table.node(id)?.content.get_or_insert_default().clone();
@@ -176,7 +176,7 @@ impl Mounted {
         Ok(content)
     }
 
-    /// One user less; the last closes the draft.
+    /// Decrements the user count; the last user closes the draft.
     fn leave(&self, id: u64, content: &OpenInode) {
         {
             let mut table = self.table();
@@ -199,12 +199,12 @@ impl Mounted {
         shared.into_iter().for_each(|version| self.close(version));
     }
 
-    /// A version that somebody has open, for another one as well; none if the file was written since.
+    /// A version that another handle has open, to be shared; none if the file was written since.
     pub(super) fn share_version(&self, content: &OpenInode) -> Option<Handle> {
         if content.draft().is_some() {
             return None;
         }
-        // Whoever releases it looks afterwards whether it is shared.
+        // A handle that is released checks afterwards whether its version is shared.
         let opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         let mut same = opens.values().filter(|open| std::ptr::eq(&*open.content, content));
         let version = same.find_map(|open| open.version)?;
@@ -215,7 +215,8 @@ impl Mounted {
         Some(version)
     }
 
-    /// Opens the version that is there now, unless the file is ahead of it here; again if that is another one here by then.
+    /// Opens the current version, unless the file has unpublished data here; retried if the version known here
+    /// changed meanwhile.
     pub(super) fn open_version(
         &self,
         id: u64,
@@ -231,9 +232,10 @@ impl Mounted {
         }
     }
 
-    /// Whether a file is another version here than before, or ahead, once what is published just now is known here.
+    /// Whether the version known here changed since `before`, or data was written, once a publication in progress is
+    /// done.
     fn is_news(&self, id: u64, content: &OpenInode, before: &InodeAttr) -> Result<bool, Error> {
-        // A publication holds it until its answer is taken in.
+        // A publication holds the lock until its answer is processed.
         drop(content.draft());
         let now = self.table().node(id)?.known;
         Ok(content.is_ahead() || !now.same_content(before))
@@ -257,8 +259,8 @@ impl Mounted {
         Ok((Some(handle), is_cached))
     }
 
-    /// Opens the version that is known without asking, if that is cached and its content was prefetched; tells whether the
-    /// kernel's cache is of it.
+    /// Opens the known version without asking the site, if its attributes are cached and its content was prefetched;
+    /// also returns whether the kernel's cache has that version.
     fn open_known(&self, id: u64) -> Result<Option<(Handle, bool)>, Error> {
         if !self.is_attr_cached(id)? {
             return Ok(None);
@@ -273,7 +275,7 @@ impl Mounted {
         Ok(Some((handle, cached.is_some_and(|cached| cached.same_content(&known)))))
     }
 
-    /// Begins a draft of the version that is there now, or shares one that is ahead of it.
+    /// Begins a draft of the current version, or shares the one that has unpublished data.
     fn open_draft(&self, id: u64, content: &OpenInode, truncates: bool) -> Result<bool, FuseError> {
         let mut draft = content.draft_mut();
         if draft.is_some() && (content.is_ahead() || self.is_removed(id)?) {
@@ -295,12 +297,13 @@ impl Mounted {
         Ok(is_cached)
     }
 
-    /// Checks that what was opened is the file it was to be, and tells whether the kernel's cache is of this version.
+    /// Checks that the opened file is the expected one, and returns whether the kernel's cache has this version.
     fn take_version(&self, id: u64, handle: Handle, item: &Item) -> Result<bool, FuseError> {
         let known = self.owners.attr(item);
         if !self.is_still(id, &known, 1)? && !self.table().becomes(id, known) {
             self.close(handle);
-            // The kernel looks the name up anew, and opens what has it now; the site's call may be on its way yet.
+            // The kernel repeats the lookup and opens the file that has the name now; the site's callback may still
+            // be in flight.
             self.table().node(id)?.attr_epoch = None;
             return Err(FuseError::plain(libc::ESTALE));
         }
@@ -318,7 +321,7 @@ impl Mounted {
         Ok(is_cached)
     }
 
-    /// Makes a file and opens it, or opens it if it came there meanwhile and that is wanted.
+    /// Creates a file and opens it, or opens it if it exists by then and `O_EXCL` is not set.
     pub(super) fn create(
         &self,
         dir: u64,
@@ -366,7 +369,7 @@ impl Mounted {
             }
         }
         let content = self.join(id)?;
-        // Also if it is opened for reading alone: it was made by a draft.
+        // Also a file that is opened read-only has a draft here: it was created by one.
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         *content.draft_mut() = Some(Draft::new(&content, handle, 0, made.mtime, false));
         content.writers.fetch_add(usize::from(writes), Ordering::Release);
@@ -381,7 +384,7 @@ impl Mounted {
         let open = self.find(fh)?;
         self.check_locks(open.id)?;
         let draft = open.content.draft();
-        // Who opened a later version reads that.
+        // A handle that was opened on a later version reads that.
         let is_later = |draft: &&Draft| open.version.is_some() && draft.is_behind.load(Ordering::Acquire);
         let draft = draft.as_ref().filter(|draft| !is_later(draft));
         if let (None, Some(plain)) = (draft, &open.plain) {
@@ -392,7 +395,8 @@ impl Mounted {
         Ok(self.files.read(handle, offset, buf)?)
     }
 
-    /// Writes where a program wants it; what comes from the kernel's cache knows its place.
+    /// Writes at the program's offset, or at the end for an append; pages from the kernel's cache have their own
+    /// offset.
     pub(super) fn write(
         &self,
         fh: u64,
@@ -407,7 +411,8 @@ impl Mounted {
         if !open.appends || from_cache {
             return Ok(self.write_at(draft, offset, bytes)?);
         }
-        // The end as it is here, which the kernel may not know yet; its lock keeps others from writing meanwhile.
+        // The local end of file, which the kernel may not know yet; the inode lock of the kernel excludes other
+        // writers.
         let end = draft.size();
         Ok(self.write_at(draft, end, bytes)?)
     }
@@ -428,7 +433,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Cuts or extends a file. Who has it open to write publishes it by `close`, else it is published now.
+    /// Truncates or extends a file. It is published by `close` if the program has it open to write, else now.
     pub(super) fn set_size(&self, id: u64, bytes: u64, is_open: bool) -> Result<(), FuseError> {
         let content = self.join(id)?;
         let done = self.set_size_in(id, &content, bytes, is_open);
@@ -450,7 +455,7 @@ impl Mounted {
         published
     }
 
-    /// Makes room, as far as that is to extend the file.
+    /// `fallocate`: extends the file if its end lies beyond the size.
     pub(super) fn extend(&self, fh: u64, end: u64) -> Result<(), FuseError> {
         let open = self.find(fh)?;
         match &*open.content.draft() {
@@ -460,7 +465,7 @@ impl Mounted {
         }
     }
 
-    /// Gives what is written a time of modification; tells whether there was such.
+    /// Sets the modification time of unpublished data; returns whether there was any.
     pub(super) fn time_draft(&self, id: u64, mtime: FileTime) -> Result<bool, Error> {
         let content = self.table().node(id)?.content.clone();
         let Some(content) = content else { return Ok(false) };
@@ -475,13 +480,13 @@ impl Mounted {
 
     // ---- publishing --------------------------------------------------------------------------------------------------
 
-    /// A program closed a file or wants it durable.
+    /// A program closed a file or called `fsync`.
     pub(super) fn flush(&self, fh: u64) -> Result<(), FuseError> {
         let open = self.find(fh)?;
         if open.writes { self.publish(open.id, &open.content) } else { Ok(()) }
     }
 
-    /// Publishes what is written to a file, if it is open.
+    /// Publishes the draft of a file, if it is open.
     pub(super) fn publish_if_open(&self, id: u64) -> Result<(), FuseError> {
         let content = self.table().node(id)?.content.clone();
         content.map_or(Ok(()), |content| self.publish(id, &content))
@@ -491,7 +496,7 @@ impl Mounted {
         let draft = content.draft_mut();
         let Some(draft) = &*draft else { return Ok(()) };
         let changed = *draft.changed();
-        // What has no name any more goes with the last who has it open.
+        // The draft of a removed file goes with its last open handle.
         if !changed.is_dirty || self.is_removed(id)? {
             return Ok(());
         }
@@ -511,13 +516,13 @@ impl Mounted {
         let others = self.table().publish(id, now);
         self.invalidate_attrs_of(&others);
         if now.mode != before.mode {
-            // Set-id bits went with the old content.
+            // Set-id bits were cleared with the old content.
             self.invalidate_attrs(id);
         }
         Ok(())
     }
 
-    /// What was written here was not published and never will be: the kernel's cache has it all the same.
+    /// The written data was not published and never will be: the kernel's cache still has it and is invalidated.
     fn on_lost(&self, id: u64) {
         if let Ok(node) = self.table().node(id) {
             (node.cached, node.attr_epoch) = (None, None);
@@ -525,7 +530,7 @@ impl Mounted {
         self.invalidate_attrs(id);
     }
 
-    /// What was written here has a name of its own now, because another site wrote the file meanwhile.
+    /// The written data was published as a conflict copy, because another site wrote the file meanwhile.
     fn on_beside(&self, id: u64, draft: &Draft, item: &Item, path: &RelPath) {
         let cause =
             format!("another site has written it since; the version written here is {}", item.entry.path);
@@ -538,7 +543,7 @@ impl Mounted {
         self.invalidate_attrs(id);
     }
 
-    /// Publishes all that is written; errors are told and logged.
+    /// Publishes all drafts; errors are logged. Returns the number of failures.
     pub(super) fn publish_all(&self) -> usize {
         let open = self.table().open();
         let failed = open.iter().filter(|(id, content)| {
@@ -552,15 +557,15 @@ impl Mounted {
         failed.count()
     }
 
-    /// One writer less. The last one publishes what was written since `close` flushed it, as programs do that
-    /// have the file mapped.
+    /// Decrements the writer count. The last writer publishes the data that came after the flush of `close`, as it
+    /// does from programs that have the file mapped.
     fn stop_writing(&self, id: u64, content: &OpenInode) {
         if content.writers.load(Ordering::Acquire) == 1
             && let Err(FuseError { error: Some(error), .. }) = self.publish(id, content)
-            // Whoever removed it while it was open wants nothing of it.
+            // A file that was removed while it was open is not missed.
             && error.code != Code::PathNotFound
         {
-            // No program hears of it, or it did at the close.
+            // No program receives this error, or it received it at the close.
             self.error_log.keep(&error);
         }
         let _draft = content.draft_mut();
@@ -581,13 +586,13 @@ impl Mounted {
     }
 }
 
-/// Whether a file was published beside the one that it was to be.
+/// Whether a file was published as a conflict copy beside the one that it was to be.
 fn is_put_beside(published: &RelPath, path: &RelPath) -> bool {
     let names = published.name().zip(path.name());
     names.is_some_and(|(name, other)| is_beside(name, other) && published.parent() == path.parent())
 }
 
-/// How the kernel is to treat a file: what appends goes past its cache, whose end may be out of date.
+/// The kernel's flags for an open file: appending bypasses its cache, whose end of file may be out of date.
 fn opened_flags(is_cached: bool, appends: bool) -> FopenFlags {
     let cached = if is_cached { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
     if appends { cached | FopenFlags::FOPEN_DIRECT_IO } else { cached }

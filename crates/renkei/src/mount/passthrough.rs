@@ -15,18 +15,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Smaller files are read as fast as a descriptor would be passed.
+/// Smaller files are read as fast as their descriptor could be passed.
 const LARGE_BYTES: u64 = 256 << 10;
 
 /// How the kernel reads a file.
 #[derive(Default)]
 pub(super) enum ReadPath {
-    /// Nobody has it open.
+    /// Undecided: the file is not open.
     #[default]
     Open,
-    /// From this mount, through its cache.
+    /// By this mount, through the kernel's cache.
     Cached,
-    /// By itself.
+    /// By the kernel itself.
     Passed(Arc<BackingId>),
 }
 
@@ -36,8 +36,8 @@ impl Mounted {
         self.table().node(id).is_ok_and(|node| node.known.size >= LARGE_BYTES)
     }
 
-    /// What an open file is to be passed through to, if it is: then all who have it open share that. `register` tells the
-    /// kernel of a plain file.
+    /// The plain file to which the kernel passes reads of an open file, if it does; all handles of the file share it.
+    /// `register` registers a plain file with the kernel.
     pub(super) fn pass(
         &self,
         fh: u64,
@@ -69,7 +69,7 @@ impl OpenInode {
     }
 }
 
-/// Reads from a plain file; fewer bytes only at its end.
+/// Reads from a plain file; returns fewer bytes only at its end.
 pub(super) fn read_plain(plain: &OwnedFd, offset: u64, buf: &mut [u8]) -> Result<usize, FuseError> {
     let mut done = 0;
     while done < buf.len() {

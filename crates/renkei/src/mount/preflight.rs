@@ -1,4 +1,4 @@
-//! Preflight checks of a mount point, and the reason why the system refused a mount, with the command that helps.
+//! Preflight checks of a mount point, and the reason why the kernel refused a mount, with the command that helps.
 
 use crate::store::passwd::{group_name, user_name};
 use renkei_core::error::{Code, Error};
@@ -10,20 +10,20 @@ use std::path::Path;
 
 /// The device that a mount needs.
 const DEVICE: &str = "/dev/fuse";
-/// Where a machine lets its users have `--allow-other`.
+/// The configuration file that permits `--allow-other` to users who are not root.
 const FUSE_CONF: &str = "/etc/fuse.conf";
 
-/// Refuses a directory that is a mount of renkei already, or that has files, which the mount would hide.
+/// Refuses a directory that is a mount of renkei already, or that is not empty: the mount would hide its files.
 ///
 /// # Errors
 /// `MountBusy`, `NotEmpty`.
 pub fn check(point: &Path) -> Result<(), Error> {
-    // What a mount that was killed left is cleaned up by the next one.
+    // A stale mount of a killed process is cleaned up by the next mount.
     if let Some(source) = mounted(point).filter(|_| fs::read_dir(point).is_ok()) {
         let cause = format!("{source} is mounted there already");
         return Err(Error::new(Code::MountBusy, "mount", point.display(), cause));
     }
-    // What is wrong with a directory that cannot be listed is found when it is mounted on.
+    // The error of a directory that cannot be listed is reported when it is mounted on.
     match fs::read_dir(point).ok().and_then(|mut names| names.next()) {
         Some(Ok(_)) => {
             let cause = "a mount hides the files in its mount point";
@@ -33,7 +33,7 @@ pub fn check(point: &Path) -> Result<(), Error> {
     }
 }
 
-/// What renkei has mounted at a directory.
+/// The source of the FUSE file system that is mounted on a directory, if one is.
 fn mounted(point: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let point = fs::canonicalize(point).ok()?;

@@ -1,8 +1,8 @@
-//! Replay of operations that were under way when the connection was lost, if it can be found out whether they were done.
+//! Replay of operations that were in flight when the connection was lost, if their outcome can be determined.
 //!
-//! Operations that only read are repeated below, by the session. Whether a change was done is unknown, so the mount looks
-//! at the names it concerns. Where that does not decide (an existing file may be ours, or another client's lock) the error
-//! stands.
+//! Operations that only read are retried by the session below. Whether a change was done is unknown, so the mount
+//! looks at the names that it concerns. Where those do not tell (an existing file may be ours, or another client's
+//! lock) the error is returned.
 
 use super::attr_cache::{Mark, top_name};
 use super::{Mounted, item};
@@ -11,13 +11,13 @@ use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Item, Op, Start};
 
-/// How often an operation is done again; then its error stands.
+/// Limit of replays of an operation; then its error is returned.
 const MAX_LOSSES: usize = 8;
 
-/// An answer, and the directories that it tells of if it is under a lease.
+/// An answer, and the changed directories with it if it is under a lease.
 type Parted = (Answer, Option<Vec<Item>>);
 
-/// What became of an operation.
+/// The outcome of an operation in flight.
 enum Fate {
     Done(Box<Answer>),
     NotDone,
@@ -25,23 +25,24 @@ enum Fate {
 }
 
 impl Mounted {
-    /// Asks, and again as long as the connection is lost in between.
+    /// Sends an operation, and replays it as long as the connection is lost in between.
     pub(super) fn ask(&self, op: Op) -> Result<Answer, Error> {
         self.ask_parted(op).map(|(answer, _)| answer)
     }
 
-    /// The same; tells also whether the answer is under a lease.
+    /// Like `ask`; also returns whether the answer is under a lease.
     pub(super) fn ask_parted(&self, op: Op) -> Result<Parted, Error> {
         let changed = op.changed_paths().into_iter().cloned().collect();
         self.ask_changing(op, changed)
     }
 
-    /// The same for what changes these names.
+    /// Like `ask_parted`, for an operation that changes these names.
     pub(super) fn ask_changing(&self, op: Op, changed: Vec<RelPath>) -> Result<Parted, Error> {
         self.ask_marked(op, changed).map(|(parted, _)| parted)
     }
 
-    /// The same for what makes something under a name; returns since when the attributes in the answer may be cached.
+    /// The same for an operation that creates a name; also returns the [`Mark`] since when the attributes in the
+    /// answer may be cached.
     pub(super) fn ask_making(&self, op: Op, path: RelPath) -> Result<(Answer, Option<Mark>), Error> {
         self.ask_marked(op, vec![path]).map(|((answer, _), since)| (answer, since))
     }
@@ -101,12 +102,12 @@ impl Mounted {
                 (None, Some(_)) => Fate::Done(Box::new(Answer::Done)),
                 (None, None) => Fate::Unknown,
             },
-            // What is open is lost with the connection, or was opened again.
+            // Open handles are lost with the connection, or were opened again.
             _ => Fate::Unknown,
         })
     }
 
-    /// What a path is; none if it is not there.
+    /// The item of a path; none if it does not exist.
     fn find_item(&self, path: &RelPath) -> Result<Option<Item>, Error> {
         match self.files.operate(Op::Look(path.clone()), &[]).and_then(|answer| item(answer.parted().0)) {
             Ok(found) => Ok(Some(found)),
@@ -120,7 +121,7 @@ fn leads_to(found: &Item, wanted: &[u8]) -> bool {
     matches!(&found.entry.kind, EntryKind::Symlink { target } if target == wanted)
 }
 
-/// Whether it is the connection that failed, and may be there again.
+/// Whether the connection failed, and may be restored.
 fn is_loss(error: &Error) -> bool {
     error.retry() == Retry::Later && error.kind() == Kind::Unavailable
 }

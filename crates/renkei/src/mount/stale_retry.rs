@@ -1,9 +1,10 @@
-//! The retry of an `open` after ESTALE: the kernel looks the name up anew and opens what it found, once.
+//! The retry of an `open` after ESTALE: the kernel repeats the lookup of the name and opens the result, once.
 //!
-//! Where another version comes between the two tries, the program would see the error. It gets the version that the lookup
-//! found, if that is open here: the version was there while the call lasted, so this is as good as an `open` that ended
-//! before the other version came. The version that is there by then is no choice: the file's size and the pages that the
-//! kernel has, which a program sees by `fstat` and `mmap` also past `FOPEN_DIRECT_IO`, are those of the one looked up.
+//! If another version is published between the two tries, the program would see the error. It gets the version that
+//! the lookup found, if that is open here: the version was current while the call lasted, so this is as good as an
+//! `open` that ended before the other version came. The newest version is no choice: the file's size and the pages in
+//! the kernel's cache, which a program sees by `fstat` and `mmap` also past `FOPEN_DIRECT_IO`, are those of the
+//! version looked up.
 
 use super::Mounted;
 use super::attributes::InodeAttr;
@@ -15,10 +16,10 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take from one try to the other.
+/// How long the kernel may take between the two tries.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Threads whose `open` got ESTALE: when, its path, and what was known of it.
+/// Threads whose `open` got ESTALE: the time, the path, and the attributes that were known.
 #[derive(Default)]
 pub(super) struct StaleRetries(HashMap<u32, (Instant, RelPath, InodeAttr)>);
 
@@ -28,7 +29,7 @@ impl StaleRetries {
         self.0.insert(thread, (Instant::now(), path, known));
     }
 
-    /// What was known of a file when the thread, whose next `open` this is, was told that it is stale.
+    /// The attributes that were known when this thread's last `open` of the path got ESTALE, within [`PATIENCE`].
     fn take(&mut self, thread: u32, path: &RelPath) -> Option<InodeAttr> {
         let (since, told, known) = self.0.remove(&thread)?;
         (since.elapsed() < PATIENCE && told == *path).then_some(known)
@@ -40,14 +41,14 @@ impl Mounted {
         self.stale_retries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the version that is there now for a thread; 0 is one that is not known.
+    /// Opens the current version for a thread; 0 is an unknown thread.
     pub(super) fn open_version_by(
         &self,
         thread: u32,
         id: u64,
         content: &OpenInode,
     ) -> Result<(Option<Handle>, bool), FuseError> {
-        // What was removed has no path, and may be open all the same.
+        // A removed file has no path, but may still be open.
         let path = self.table().path(id).ok();
         let told = path.as_ref().and_then(|path| self.stale_retries().take(thread, path));
         let opened = self.open_version(id, content);
@@ -60,7 +61,7 @@ impl Mounted {
         if let (None, Some(path)) = (shared, path.filter(|_| thread != 0)) {
             self.stale_retries().note(thread, path, known);
         }
-        // The kernel's cache is of what those read who have it open.
+        // The kernel's cache has the shared version, so it is kept.
         shared.map_or(opened, |version| Ok((Some(version), true)))
     }
 }

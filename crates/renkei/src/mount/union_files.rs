@@ -13,13 +13,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Bits of the numbers that entries get.
+/// Bits of the inode numbers of entries.
 const INO_BITS: u32 = 62;
 
 /// Opens the files of a storage or volume.
 pub type OpenPart = Box<dyn Fn(&str) -> Result<Arc<dyn Files>, Error> + Send + Sync>;
 
-/// Tells the names that there are now.
+/// Lists the current names.
 pub type Names = Box<dyn Fn() -> Result<Vec<String>, Error> + Send + Sync>;
 
 /// The union of all parts.
@@ -27,21 +27,21 @@ pub struct UnionFiles {
     names: Names,
     open: OpenPart,
     parts: Mutex<Vec<(String, Arc<dyn Files>)>>,
-    /// Who is told of changes, whatever part they are of.
+    /// The listener for changes of all parts.
     listener: OnceLock<Arc<Listener>>,
     open_ones: Mutex<HashMap<Handle, Open>>,
     next: AtomicU64,
 }
 
-/// What a handle is of.
+/// The target of an open handle.
 enum Open {
-    /// A list of the top, what of it was not read yet.
+    /// A listing of the top: the items not read yet.
     Top(Vec<Item>),
-    /// Something in a part: its number, and its own handle.
+    /// A handle of a part: the part's number, and the handle there.
     Part(usize, Handle),
 }
 
-/// Where a path leads.
+/// The target of a path.
 enum At {
     Top,
     Part(usize, RelPath),
@@ -52,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl UnionFiles {
-    /// The tree of what `names` tells.
+    /// The tree of the names that `names` lists.
     pub fn new(names: Names, open: OpenPart) -> Self {
         let (parts, open_ones, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
         UnionFiles { names, open, parts, listener: OnceLock::new(), open_ones, next }
@@ -66,12 +66,12 @@ impl UnionFiles {
         Ok(At::Part(self.part(name).map_err(|error| hidden(error, path))?, RelPath::parse(rest)?))
     }
 
-    /// The number of a part, which is opened if it is not.
+    /// The number of a part, which is opened on first use.
     fn part(&self, name: &str) -> Result<usize, Error> {
         if let Some(number) = number_of(&lock(&self.parts), name) {
             return Ok(number);
         }
-        // Nobody else waits meanwhile.
+        // Opened without the lock: other requests do not wait.
         let files = (self.open)(name)?;
         let mut parts = lock(&self.parts);
         Ok(number_of(&parts, name).unwrap_or_else(|| {
@@ -81,7 +81,7 @@ impl UnionFiles {
         }))
     }
 
-    /// Has changes of a part told to whoever listens.
+    /// Forwards changes of a part to the listener.
     fn tell_of(&self, number: usize, files: &dyn Files) {
         let Some(listener) = self.listener.get().cloned() else { return };
         let own = move |ino: u64| own_ino(number, ino);
@@ -103,7 +103,7 @@ impl UnionFiles {
         handle
     }
 
-    /// The part of a handle, and its own handle there.
+    /// The part of a handle, and the handle there.
     fn held(&self, handle: Handle) -> Result<(usize, Handle), Error> {
         match lock(&self.open_ones).get(&handle) {
             Some(Open::Part(number, inner)) => Ok((*number, *inner)),
@@ -111,7 +111,7 @@ impl UnionFiles {
         }
     }
 
-    /// Does an operation on one path; `op` makes it of the path in the part.
+    /// Runs an operation on one path; `op` builds it from the path in the part.
     fn on_path(
         &self,
         path: &RelPath,
@@ -124,7 +124,7 @@ impl UnionFiles {
         }
     }
 
-    /// Does one on two paths of the same part.
+    /// Runs an operation on two paths of the same part.
     fn on_paths(
         &self,
         (from, to): (&RelPath, &RelPath),
@@ -154,7 +154,7 @@ impl UnionFiles {
         Ok(self.own(number, self.files(number)?.operate(op, content)?))
     }
 
-    /// The answer of a part, as one of the whole.
+    /// The answer of a part, with handles and inode numbers of the union.
     fn own(&self, number: usize, answer: Answer) -> Answer {
         let own = |item: Item| Item { ino: own_ino(number, item.ino), ..item };
         match answer {
@@ -201,7 +201,7 @@ fn number_of(parts: &[(String, Arc<dyn Files>)], name: &str) -> Option<usize> {
     parts.iter().position(|(known, _)| known == name)
 }
 
-/// A storage that somebody may not use is not there for him.
+/// A storage that the user may not use is reported as not found.
 fn hidden(error: Error, path: &RelPath) -> Error {
     match error.code {
         Code::StorageUnknown | Code::VolumeUnknown => Error::new(Code::PathNotFound, "look up", path, ""),
@@ -214,8 +214,9 @@ fn fixed(path: &RelPath) -> Error {
     Error::new(Code::PermissionDenied, "change", path, cause)
 }
 
-/// A number for an entry of a part that entries of other parts hardly have: each part's begin somewhere else. They stay in order, for
-/// programs read files in that of their numbers, and the mover looks ahead in the same.
+/// An inode number for an entry of a part that is unlikely to collide with those of other parts: each part's begin at
+/// a hashed offset. Their order is kept, since programs read files in the order of inode numbers, and the mover reads
+/// ahead in the same.
 fn own_ino(part: usize, ino: u64) -> u64 {
     let mut first = (part as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     first = (first ^ (first >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -223,7 +224,7 @@ fn own_ino(part: usize, ino: u64) -> u64 {
     (first ^ (first >> 31)).wrapping_add(ino) & (u64::MAX >> (u64::BITS - INO_BITS))
 }
 
-/// The top, or a name in it as a list shows it before anybody looked there.
+/// The item of the top, or of a name in it before that was looked at.
 fn folder(path: RelPath) -> Item {
     let digest = blake3::hash(path.as_bytes());
     let number = u64::from_be_bytes(*digest.as_bytes().first_chunk().expect("32 bytes are more than 8"));
@@ -241,7 +242,7 @@ impl Files for UnionFiles {
     fn space(&self, name: Option<&[u8]>) -> Result<Answer, Error> {
         match self.at(&RelPath::parse(name.unwrap_or_default())?)? {
             At::Part(number, _) => self.in_part(number, Op::Space, &[]),
-            // Each part has room of its own.
+            // Each part has its own capacity.
             At::Top => Ok(Answer::Space(Space::default())),
         }
     }
