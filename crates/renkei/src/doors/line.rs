@@ -1,8 +1,9 @@
-//! The lines of a PoP that cannot be dialled: one session to each PoP it is told of, kept up from start to end.
+//! The lines (reverse connections) of a PoP that cannot be dialled: one session to each configured hub, kept up until
+//! it ends.
 //!
-//! Over a line the other PoP calls; this one dials its port, shows the call's ticket, and serves the connection as if
-//! it had come to its own port. A line that is lost is noticed within seconds and opened again, after a pause that
-//! grows. What `reverse` in config.toml says holds within a second of a change.
+//! Over a line the hub calls; this PoP dials the hub's port, sends the call's ticket, and serves the connection as if
+//! it had come to its own port. A lost line is detected within seconds and reopened with exponential backoff. Changes
+//! of `reverse` in config.toml take effect within a second.
 
 use super::port::Door;
 use crate::net::CONNECT_TIMEOUT;
@@ -23,17 +24,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often it is looked which lines there should be.
+/// Interval of comparing the lines with the configuration.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Pause before a lost line is opened again; doubles up to [`MAX_PAUSE`].
+/// Backoff before a lost line is reopened; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
-/// A line that was up for so long was good.
+/// A line that was up for so long resets the backoff.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
-/// Calls answered at a time over one line; a PoP that calls more often has them wait.
+/// Calls answered concurrently over one line; more are ignored.
 const MAX_ANSWERS: usize = 256;
 
-/// One line's keeper, as the one that starts and stops it sees it.
+/// The handle of the thread that keeps one line.
 #[derive(Default)]
 struct Keeper {
     stopped: AtomicBool,
@@ -123,7 +124,7 @@ fn keep_once(door: &Door, hub: &SiteName, keeper: &Keeper) -> Result<std::conver
     }
 }
 
-/// Dials in a thread, so that the next call need not wait.
+/// Dials in a thread of its own, so that the next call need not wait.
 fn answer(door: &Door, hub: &SiteName, address: SocketAddr, ticket: Ticket, answers: &Arc<AtomicUsize>) {
     if answers.fetch_add(1, Ordering::Relaxed) >= MAX_ANSWERS {
         answers.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Doors: the protocols a PoP speaks, all on one port.
 //!
-//! [`port`] accepts connections and tells protocols apart by ALPN; each door turns its protocol into calls of
-//! [`crate::site::Site`] and back. A door decides nothing itself.
+//! [`port`] accepts connections and tells protocols apart by ALPN; each door translates its protocol into calls of
+//! [`crate::site::Site`] and back. A door makes no decisions.
 
 mod console;
 pub mod http;

@@ -1,9 +1,9 @@
-//! The one port: reads the client's first TLS message, and hands the connection to the door it asks for.
+//! The one port: reads the client's first TLS message, and dispatches the connection by ALPN.
 //!
-//! Each connection has a task until it has said what it wants; `renkei/1` connections then get an OS thread of their own,
-//! HTTP ones stay a task. A connection that begins with a preface is a circuit, for the site to deal with. Whoever sends
-//! no TLS gets one line of plain text that says so. A peer that dawdles is dropped, the sooner the more of them there
-//! are (`strangers`). The tasks here wait for no disk: a file system that hangs must not keep connections out.
+//! Each connection is a task until its first message is complete; `renkei/1` connections then get an OS thread of
+//! their own, HTTP ones stay a task. A connection that begins with a preface is a circuit and is passed to the site.
+//! A client without TLS gets one line of plain text that says so. A slow peer is dropped, the sooner the more of them
+//! there are (`strangers`). The tasks here do no disk I/O: a file system that hangs must not block new connections.
 
 use super::strangers::{Seat, Strangers};
 use super::{http, renkei};
@@ -25,20 +25,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// How long a peer may take for its first message.
+/// Timeout for a peer's first message.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-/// How long it may then take to shake hands and say what it wants, where nobody else needs the place.
+/// Timeout for the handshake and the first frame then, where no other connection needs the place.
 const GREETED_WITHIN: Duration = Duration::from_secs(15);
 /// Largest first message; a ClientHello with post-quantum keys is about 2 KB.
 const MAX_HELLO_BYTES: usize = 16 << 10;
 /// First byte of every TLS handshake record (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 22;
-/// How long an address may stay in use: a PoP that was killed has its port until the kernel has ended it.
+/// How long to retry an address in use: the port of a killed PoP stays bound until the kernel has ended the process.
 const FREED_WITHIN: Duration = Duration::from_secs(1);
-/// How often it is tried meanwhile.
+/// Interval of those retries.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// Listens on `address`; one that is in use is waited for, about a second.
+/// Listens on `address`; one that is in use is retried for about a second.
 ///
 /// # Errors
 /// `AddressInUse`, or `SystemCall` with the cause.
@@ -62,7 +62,7 @@ async fn listen_within(address: SocketAddr, within: Duration) -> Result<TcpListe
     }
 }
 
-/// Where connections come in: by the listener, or because this PoP dialled when it was called.
+/// The entry of connections: accepted by the listener, or dialled by this PoP in answer to a call.
 #[derive(Clone)]
 pub struct Door {
     site: Arc<Site>,
@@ -70,16 +70,16 @@ pub struct Door {
     runtime: Handle,
 }
 
-/// A connection and where it comes from.
+/// A connection and its origin.
 struct Caller {
     sock: TcpStream,
     peer: SocketAddr,
-    /// The site whose PoP called this one for it.
+    /// The site whose PoP called, if it was dialled here.
     through: Option<SiteName>,
 }
 
 impl Door {
-    /// The door of a PoP, on the runtime that this is called on.
+    /// The door of a PoP, on the current tokio runtime.
     pub fn new(site: &Arc<Site>) -> Self {
         Door { site: site.clone(), strangers: Strangers::new(), runtime: Handle::current() }
     }
@@ -95,7 +95,7 @@ impl Door {
             match listener.accept().await {
                 Ok((sock, peer)) => self.let_in(Caller { sock, peer, through: None }),
                 Err(error) => {
-                    // Out of descriptors, mostly: others must end before the next can come.
+                    // Mostly out of file descriptors: other connections must end first.
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -103,7 +103,8 @@ impl Door {
         }
     }
 
-    /// Serves a connection that was dialled here because the PoP of `through` called, as if it had come to the port.
+    /// Serves a connection that was dialled here in answer to a call of the PoP of `through`, as if it had come to
+    /// the port.
     pub fn adopt(&self, sock: std::net::TcpStream, peer: SocketAddr, through: SiteName) {
         let door = self.clone();
         drop(self.runtime.spawn(async move {
@@ -118,7 +119,7 @@ impl Door {
     fn let_in(&self, caller: Caller) {
         let seat = self.strangers.let_in(caller.peer.ip());
         self.site.counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
-        // The task has its seat when it is known how to end it.
+        // The task starts with its seat, after the seat knows how to end the task.
         let (give, take) = oneshot::channel();
         let site = self.site.clone();
         let task = self.runtime.spawn(async move {
@@ -152,25 +153,25 @@ async fn greet(mut caller: Caller, site: Arc<Site>, seat: Seat) {
     }
 }
 
-/// What a peer without TLS is told; a browser shows the last line.
+/// The answer to a peer without TLS; a browser shows the last line.
 const PLAIN_ANSWER: &str = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
      RK-WIRE-5: this port speaks TLS only: use https:// or renkei\r\n";
 
-/// The first bytes of a connection and what they ask for.
+/// The first bytes of a connection, and whether its ALPN is `renkei/1`.
 struct ClientHello {
     bytes: Vec<u8>,
     renkei: bool,
 }
 
-/// How a connection begins.
+/// The kind of a connection's first bytes.
 enum First {
-    /// With TLS.
+    /// A TLS ClientHello.
     Hello(ClientHello),
-    /// With the preface of a circuit; what came after it.
+    /// The preface of a circuit, and the bytes after it.
     Circuit(Ticket, Vec<u8>),
 }
 
-/// Reads until the first message is whole; `None` if the peer left without a word, as port checks do.
+/// Reads until the first message is complete; `None` if the peer closed the connection before, as port checks do.
 async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
     let mut bytes = Vec::with_capacity(4096);
     let mut acceptor = Acceptor::default();
@@ -221,7 +222,7 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
     }
 }
 
-/// Gives a circuit to the site; it keeps a stranger's place until somebody spoke for it.
+/// Passes a circuit to the site; it keeps its seat among strangers until a peer authorises it.
 fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, seat: Seat) {
     let peer = caller.peer;
     let forgetful = Arc::downgrade(site);
@@ -240,7 +241,7 @@ fn blocking(sock: TcpStream) -> std::io::Result<std::net::TcpStream> {
     sock.into_std().and_then(|sock| sock.set_nonblocking(false).map(|()| sock))
 }
 
-/// What begins like a preface and is none is what any other service's client may send.
+/// Bytes that only begin like a preface may be those of any other service's client.
 fn not_renkei(error: Error) -> Error {
     Error { code: Code::NotRenkei, ..error }
 }
@@ -262,11 +263,11 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
             }
         }
     } else if snapshot.is_agent() {
-        // The pages are the PoP's.
+        // Only PoPs serve the console, agents do not.
         Counters::add(&site.counters.refused_total, 1);
     } else {
         let seat = seat.into_http();
-        // Much larger than what comes before; most strangers never get here.
+        // Boxed: much larger than the future so far, and most strangers never get here.
         Box::pin(http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site)).await;
         drop(seat);
     }

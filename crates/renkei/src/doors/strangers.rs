@@ -1,9 +1,9 @@
-//! Places for connections of peers that have not proved who they are.
+//! Places for connections of unauthenticated peers.
 //!
-//! `core::admission` says who may stay: whoever comes gets a place, and where none is left the oldest connection of the
-//! address that has most goes. An IPv6 address counts as its /64 network, all of which one machine may use. Addresses
-//! from which somebody proved who he is within a day have a table of places of their own. HTTP, which proves nothing,
-//! and sites that come with an invitation have each another, so that no kind keeps another out.
+//! `core::admission` has the policy: each new connection gets a place, and where none is left the oldest connection
+//! of the address with the most connections is ended. An IPv6 address counts as its /64 network, all of which one
+//! machine may use. Addresses from which a peer authenticated within a day have a table of places of their own. HTTP,
+//! which is not authenticated, and sites that come with an invitation have one each, so that no kind starves another.
 
 use renkei_core::admission::{Admission, GuestId, Moment, Proved, Terms};
 use std::collections::HashMap;
@@ -12,35 +12,35 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Longest a peer may take until its first message is whole: several round trips of the longest paths, each lost twice.
+/// Timeout for a peer's first message: several round trips of the longest paths, each lost twice.
 const GREETED_WITHIN: Duration = Duration::from_secs(20);
 /// The same where all places are taken: three round trips of half a second, and a little.
 const GREETED_UNDER_PRESSURE: Duration = Duration::from_secs(2);
-/// Places of a table of connections that say nothing yet; each costs a task and about 20 KiB.
+/// Places of a table of connections before their first message; each costs a task and about 20 KiB.
 const MAX_GREETING: usize = 1024;
-/// HTTP connections at a time, and how long each may last.
+/// Maximum of concurrent HTTP connections, and their lifetime.
 const MAX_HTTP: usize = 128;
 const HTTP_WITHIN: Duration = Duration::from_secs(70);
-/// Sites that come with an invitation at a time; each costs a thread.
+/// Maximum of concurrent introductions of invited sites; each costs a thread.
 const MAX_INTRODUCED: usize = 32;
-/// Connections at a time whose certificates are judged; each costs a thread for a moment.
+/// Maximum of concurrent certificate verifications; each costs a thread for a moment.
 const MAX_JUDGED: usize = 64;
-/// How long an address counts as one that proved itself, and how many such are remembered.
+/// How long an address counts as proved, and how many such addresses are remembered.
 const PROVED_FOR: Duration = Duration::from_secs(24 * 3600);
 const MAX_PROVED: usize = 4096;
-/// How often the log says that connections are ended to make room.
+/// Interval of logging that connections are ended to make room.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// What a connection is waiting for, which is where it has its place.
+/// The table of places of a connection, by its phase and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Table {
-    /// To say who it is, from an address that nobody is known of.
+    /// Unauthenticated, from an unknown address.
     Unknown,
-    /// The same, from an address where somebody has proved who he is.
+    /// Unauthenticated, from an address where a peer has authenticated before.
     Known,
-    /// For an answer by HTTP.
+    /// HTTP.
     Http,
-    /// To be introduced.
+    /// The introduction of an invited site.
     Introduced,
 }
 
@@ -57,10 +57,10 @@ impl Table {
     }
 }
 
-/// Ends a connection that has to go.
+/// Ends a connection that is evicted.
 type End = Box<dyn FnOnce() + Send>;
 
-/// All connections of strangers.
+/// All connections of unauthenticated peers.
 #[derive(Clone)]
 pub(super) struct Strangers {
     state: Arc<Mutex<State>>,
@@ -75,13 +75,13 @@ struct State {
     said: Option<Instant>,
 }
 
-/// One table and how its guests are ended.
+/// One table, with the callbacks that end its connections.
 struct Places {
     admission: Admission<IpAddr>,
     ends: HashMap<GuestId, Option<End>>,
 }
 
-/// A connection's place; given back when it is dropped.
+/// A connection's place; released on drop.
 pub struct Seat {
     all: Strangers,
     machine: IpAddr,
@@ -114,7 +114,7 @@ impl Strangers {
         self.started.elapsed()
     }
 
-    /// Gives a connection a place; others may have to go for that.
+    /// Gives a connection a place; others may be evicted for it.
     pub(super) fn let_in(&self, address: IpAddr) -> Seat {
         let (machine, now) = (machine(address), self.now());
         let mut state = self.lock();
@@ -125,7 +125,7 @@ impl Strangers {
         Seat { all: self.clone(), machine, table, guest, judged: None }
     }
 
-    /// How many connections were ended so that others have room, or because they took too long under pressure.
+    /// Number of connections that were evicted to make room, or because they took too long under pressure.
     pub(super) fn ended(&self) -> u64 {
         self.lock().ended
     }
@@ -136,7 +136,7 @@ impl State {
         &mut self.tables[table as usize]
     }
 
-    /// Gives a place; tells how to end those that have to go, to be done without the lock.
+    /// Gives a place; returns the callbacks that end the evicted connections, to be called without the lock.
     fn enter(&mut self, table: Table, machine: IpAddr, end: Option<End>, now: Moment) -> (GuestId, Vec<End>) {
         let places = self.places(table);
         let entered = places.admission.enter(machine, now);
@@ -167,7 +167,7 @@ fn end_all(ends: Vec<End>) {
 }
 
 impl Seat {
-    /// Sets how the connection is ended if it has to go; at once if it has to already.
+    /// Sets how the connection is ended if it is evicted; it is ended at once if it has been already.
     pub(super) fn end_by(&self, end: impl FnOnce() + Send + 'static) {
         let mut state = self.all.lock();
         match state.places(self.table).ends.get_mut(&self.guest) {
@@ -179,25 +179,25 @@ impl Seat {
         }
     }
 
-    /// Waits for its turn to be judged, which costs a thread.
+    /// Waits for a permit to verify the certificate, which costs a thread.
     pub(super) async fn be_judged(mut self) -> Self {
         // The semaphore is never closed.
         self.judged = self.all.judged.clone().acquire_owned().await.ok();
         self
     }
 
-    /// The peer has proved who it is: its address is remembered for that.
+    /// The peer is authenticated: its address is remembered as proved.
     pub(super) fn prove(self) {
         let now = self.all.now();
         self.all.lock().proved.note(self.machine, now);
     }
 
-    /// It waits for answers by HTTP from now on.
+    /// Moves the connection to the table of HTTP.
     pub(super) fn into_http(self) -> Self {
         self.change(Table::Http)
     }
 
-    /// It is to be introduced from now on.
+    /// Moves the connection to the table of introductions.
     pub(super) fn into_introduced(self) -> Self {
         self.change(Table::Introduced)
     }
@@ -206,7 +206,7 @@ impl Seat {
         let now = self.all.now();
         let mut state = self.all.lock();
         let before = state.places(self.table);
-        // One that has gone is ended already.
+        // An evicted connection is ended already.
         if before.admission.leave(self.guest) {
             let end = before.ends.remove(&self.guest).flatten();
             let (guest, ends) = state.enter(table, self.machine, end, now);
@@ -228,12 +228,12 @@ impl Drop for Seat {
         places.admission.leave(self.guest);
         let end = places.ends.remove(&self.guest);
         drop(state);
-        // What it holds may hold a place as well.
+        // Dropped without the lock: the callback may own another seat.
         drop(end);
     }
 }
 
-/// What counts as one machine: an IPv4 address, an IPv6 network of 64 bits.
+/// The unit that counts as one machine: an IPv4 address, an IPv6 network of 64 bits.
 fn machine(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A connection that counts itself in `ended` when it has to go.
+    /// A connection that increments `ended` when it is evicted.
     fn come(strangers: &Strangers, address: &str, ended: &Arc<AtomicUsize>) -> Seat {
         let seat = strangers.let_in(address.parse().unwrap());
         let ended = ended.clone();
@@ -282,7 +282,7 @@ mod tests {
         come(&strangers, "192.0.2.1", &quiet).prove();
         let again = come(&strangers, "192.0.2.1", &quiet);
         assert_eq!((again.table, taken(&strangers, Table::Unknown)), (Table::Known, 0));
-        // From as many addresses as there are places, each once.
+        // From as many addresses as there are places, one connection each.
         let address = |host: usize| format!("198.51.{}.{}", host / 250, host % 250);
         let seats: Vec<Seat> =
             (0..MAX_GREETING + 10).map(|host| come(&strangers, &address(host), &greedy)).collect();

@@ -1,4 +1,5 @@
-//! Certificates: the PoP's, the web's and the authorities', and what this site's authority issued and took back.
+//! Certificates: those of the PoP, of the web and of authorities, and those that this site's authority issued and
+//! revoked.
 
 use super::failure;
 use super::html::{Html, Table, text};
@@ -11,12 +12,12 @@ use renkei_core::units::span;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Rows of a table.
+/// Maximum rows of a table.
 const MAX_ROWS: usize = 200;
-/// Before its end a certificate is shown as one that ends soon.
+/// Before its end a certificate is shown as one that expires soon.
 const SOON: Duration = Duration::from_secs(7 * 86_400);
 
-/// Makes the page: of all for the administrator, of the own ones for a user.
+/// Makes the page: all certificates for the administrator, the own ones for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let mut page = Page::new(Tab::Certificates, "Certificates");
     if visitor.access().is_none() {
@@ -61,7 +62,7 @@ fn until(end: SystemTime) -> Html {
     }
 }
 
-/// The end of one that its holder renews, often within hours.
+/// The end of a certificate that its holder renews, often within hours.
 fn short_lived(end: SystemTime) -> Html {
     let left = end.duration_since(SystemTime::now()).unwrap_or_default();
     Html::of("{} <small>in {}</small>", &[&moment(end), &span(left)])

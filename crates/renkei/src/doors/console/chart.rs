@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// Height of the curve in its own units; its width is a unit a second.
 const CURVE_HEIGHT: f64 = 20.0;
-/// Room of one neighbour on the map, and where its line begins and ends.
+/// Height of one neighbour on the map, and where its line begins and ends.
 const ROW: usize = 58;
 const LINE: (usize, usize) = (104, 212);
 /// Longest name that fits a box of the map.
@@ -23,7 +23,7 @@ pub(super) fn rate(bytes_per_second: u64) -> String {
     }
 }
 
-/// A curve of the last minute; who cannot see it reads the rate beside it.
+/// The curve of the last minute; hidden from screen readers, which read the rate beside it.
 pub(super) fn curve(rates: &[u64], class: &'static str) -> Html {
     let most = rates.iter().copied().max().unwrap_or(0).max(1) as f64;
     let points = rates.iter().rev().take(RATES).enumerate().fold(String::new(), |mut points, (age, rate)| {
@@ -38,7 +38,7 @@ pub(super) fn curve(rates: &[u64], class: &'static str) -> Html {
     )
 }
 
-/// This site and its neighbours, with round trips and what moves now. The table below it says the same in words.
+/// This site and its neighbours, with round trips and current rates. The table below it says the same in words.
 pub(super) fn map(own: &SiteName, neighbours: &[Neighbour]) -> Html {
     let height = ROW * neighbours.len().max(1);
     let middle = height / 2;
@@ -57,7 +57,7 @@ pub(super) fn map(own: &SiteName, neighbours: &[Neighbour]) -> Html {
     html
 }
 
-/// The round trip, and what moves now.
+/// The round trip, and the current rate.
 fn now(neighbour: &Neighbour) -> String {
     let trip = match (neighbour.unreached, neighbour.way.round_trip) {
         (Some(code), _) => format!("not reached: {code}"),
@@ -84,7 +84,7 @@ fn site_box(x: usize, middle: usize, site: &SiteName, below: &str) -> Html {
     )
 }
 
-/// The line to a neighbour, as thick as what moves on it.
+/// The line to a neighbour, its width by the current rate.
 fn line(from: usize, to: usize, neighbour: &Neighbour) -> Html {
     let rates = neighbour.rates.0 + neighbour.rates.1;
     // From 1.5 at rest to 6 at 10 Gbit/s, by the logarithm of bits per second.

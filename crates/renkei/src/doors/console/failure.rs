@@ -6,7 +6,7 @@ use renkei_core::remedy;
 use renkei_core::wire::message::EntryFailure;
 use std::collections::BTreeMap;
 
-/// All of it.
+/// The whole error.
 pub(super) fn whole(error: &Error) -> Html {
     let row = error.code.row();
     let mut html = Html::of("<p class=\"badly\"><strong>{}: {}</strong></p>", &[&row.id, &row.title]);
@@ -23,7 +23,7 @@ pub(super) fn whole(error: &Error) -> Html {
     html
 }
 
-/// The same for a row.
+/// The error in brief, for a row of a table.
 pub(super) fn brief(error: &Error) -> Html {
     let row = error.code.row();
     let mut html = Html::of("<p class=\"cause\"><strong>{}: {}</strong>", &[&row.id, &row.title]);
@@ -33,7 +33,7 @@ pub(super) fn brief(error: &Error) -> Html {
     html
 }
 
-/// Where it happened and why.
+/// The step, side and cause of an error.
 fn step(error: &Error) -> String {
     let side = if error.side.is_empty() { String::new() } else { format!(" at {}", error.side) };
     let cause = error.cause_beyond(error.code.row().title);
@@ -41,7 +41,7 @@ fn step(error: &Error) -> String {
     format!("{} {}{side}{cause}", error.op, error.subject)
 }
 
-/// Entries of a tree that failed, each with its code, of `failed` in all; and what to do about each code.
+/// Entries of a tree that failed, each with its code, of `failed` in all; and the remedy for each code.
 pub(super) fn entries(failures: &[EntryFailure], failed: u64) -> Html {
     let mut html = Html::of("<ul class=\"failures\">", &[]);
     let mut remedies = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! HTML in which nothing from outside is markup: templates are constants, values are escaped.
+//! HTML without injection: templates are constants, and values are escaped.
 
 pub(super) use renkei_core::units::counted;
 use renkei_core::units::human;
@@ -33,7 +33,7 @@ impl Html {
         self
     }
 
-    /// A sentence in which what stands between two `\`` is to be typed.
+    /// A sentence whose parts between two `\`` are shown as code.
     pub(super) fn marked(sentence: &str) -> Self {
         let mut html = Html::new();
         for (index, piece) in sentence.split('`').enumerate() {
@@ -56,13 +56,13 @@ impl Html {
         self.0.is_empty()
     }
 
-    /// The text of it.
+    /// The markup as text.
     pub(super) fn into_text(self) -> String {
         self.0
     }
 }
 
-/// Takes text and adds it escaped.
+/// Escapes the text written to it.
 struct Escaping<'a>(&'a mut String);
 
 impl fmt::Write for Escaping<'_> {
@@ -88,7 +88,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table with these heads, which name the columns to readers of all kinds.
+    /// A table with these heads, which name the columns for screen readers too.
     pub(super) fn new(heads: &'static [&'static str]) -> Self {
         Table { heads, rows: Html::new() }
     }
@@ -109,7 +109,7 @@ impl Table {
         self.rows.put("</tr>", &[]);
     }
 
-    /// The whole of it, with what it is about; `none` if it has no rows.
+    /// The finished table, with its caption; `none` if it has no rows.
     pub(super) fn finish(self, caption: &str, none: &str) -> Html {
         if self.rows.is_empty() {
             return Html::of("<p class=\"none\">{}</p>", &[&none]);
@@ -124,29 +124,29 @@ impl Table {
     }
 }
 
-/// Names with their values.
+/// A list of names with their values.
 #[derive(Default)]
 pub(super) struct Facts(Html);
 
 impl Facts {
-    /// None yet.
+    /// An empty list.
     pub(super) fn new() -> Self {
         Facts::default()
     }
 
-    /// Adds one in plain text.
+    /// Adds a fact in plain text.
     pub(super) fn text(&mut self, name: &'static str, value: &dyn Display) -> &mut Self {
         self.0.put("<div><dt>{}</dt><dd><bdi>{}</bdi></dd></div>", &[&name, value]);
         self
     }
 
-    /// Adds one.
+    /// Adds a fact.
     pub(super) fn add(&mut self, name: &'static str, value: Html) -> &mut Self {
         self.0.put("<div><dt>{}</dt><dd>", &[&name]).add(value).put("</dd></div>", &[]);
         self
     }
 
-    /// All of them.
+    /// The finished list.
     pub(super) fn finish(self) -> Html {
         let mut html = Html::of("<dl class=\"facts\">", &[]);
         html.add(self.0).put("</dl>", &[]);

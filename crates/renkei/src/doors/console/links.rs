@@ -1,4 +1,4 @@
-//! The sites this one trusts, and the ways to them.
+//! The sites that this one trusts, and the ways to them.
 
 use super::chart;
 use super::html::{Html, Table};
@@ -58,7 +58,7 @@ fn table(neighbours: &[Neighbour]) -> Html {
     table.finish("What transfers since the PoP's start told", "There is nothing to tell.")
 }
 
-/// Where it is reached, and whether it was not, the last time.
+/// The endpoints of a neighbour, and whether the last attempt to reach it failed.
 fn place(neighbour: &Neighbour) -> Html {
     let mut html = Html::of("{}", &[&reached(neighbour)]);
     if let Some(code) = neighbour.unreached {
@@ -67,7 +67,7 @@ fn place(neighbour: &Neighbour) -> Html {
     html
 }
 
-/// Where it is dialled, or the line by which it is reached, or reaches this one.
+/// The endpoints, and the line (reverse connection) to or from it.
 fn reached(neighbour: &Neighbour) -> String {
     let line = neighbour.line.as_ref().map(|line| {
         let up = span(Duration::from_secs(line.up_s));

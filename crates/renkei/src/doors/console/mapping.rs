@@ -1,4 +1,4 @@
-//! Who becomes which account: the rules in their order, and the answer for one principal.
+//! The mapping of principals to accounts: the rules in order, and a test of one principal.
 
 use super::failure;
 use super::html::{Facts, Html, Table, text};
@@ -10,14 +10,14 @@ use renkei_core::identity::{AccountRule, Rule};
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// What the form sends.
+/// The fields of the form.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Asked {
     who: String,
 }
 
-/// Makes the page: of all for the administrator, of the own account for a user.
+/// Makes the page: all rules for the administrator, the own account for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
     let page = Page::new(Tab::Mapping, "Mapping");
     if let Some(access) = visitor.access() {
@@ -53,7 +53,7 @@ fn test(site: &Site, asked: &Asked) -> Html {
     html
 }
 
-/// As `renkei map test` says it.
+/// The verdict, as `renkei map test` words it.
 fn answer(tested: &Tested) -> Html {
     let Tested { principal, verdict, outcome } = tested;
     let mut html = match &verdict.account {

@@ -1,8 +1,8 @@
-//! The console: web pages about the PoP, for whoever got a link by `renkei console`.
+//! The console: web pages about the PoP, for holders of a link by `renkei console`.
 //!
-//! Pages are made here, whole, at each request; the script only asks for the same page again each
-//! second and takes over the parts that changed, so everything works without it too. Nothing is loaded from elsewhere,
-//! nothing inline is allowed to run. Who looks is told by a cookie, see [`crate::site::console`].
+//! Pages are rendered completely on the server at each request; the script only polls the same page each second and
+//! replaces the parts that changed, so everything works without it too. Nothing is loaded from other origins, and the
+//! CSP allows no inline script. A session cookie identifies the visitor, see [`crate::site::console`].
 
 mod certificates;
 mod chart;
@@ -43,15 +43,15 @@ use serde::Deserialize;
 use std::sync::Arc;
 use transfers::Filter;
 
-/// Largest form.
+/// Maximum size of a form.
 const MAX_FORM_BYTES: usize = 4096;
-/// How long a browser keeps the cookie; the session itself ends at the PoP.
+/// How long a browser keeps the cookie; the session itself is ended by the PoP.
 const COOKIE_SECONDS: u32 = 12 * 3600;
-/// Only the PoP's own files, no inline script or style, no frame.
+/// The Content-Security-Policy: only the PoP's own files, no inline script or style, no frame.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// The pages below `/console`, the way there, and a page for all other addresses.
+/// The pages below `/console`, a redirect from `/`, and a page for all other addresses.
 pub(super) fn router() -> Router<Arc<Site>> {
     Router::new()
         .route("/", get(|| async { Redirect::to("/console") }))
@@ -85,7 +85,7 @@ pub(super) fn router() -> Router<Arc<Site>> {
         .layer(map_response(guard))
 }
 
-/// What every answer tells the browser to keep to.
+/// Sets the security headers of every answer.
 async fn guard(mut response: Response) -> Response {
     let headers: [(HeaderName, &str); 6] = [
         (CONTENT_SECURITY_POLICY, POLICY),
@@ -109,9 +109,10 @@ fn answer(status: StatusCode, page: Html) -> Response {
     (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], page.into_text()).into_response()
 }
 
-// ---- who looks -------------------------------------------------------------------------------------------------------
+// ---- sessions
+// --------------------------------------------------------------------------------------------------------
 
-/// Sites have cookies of their own, for browsers keep one jar for all ports of a host.
+/// Each site has a cookie name of its own, since browsers share cookies between all ports of a host.
 fn cookie_name(site: &Site) -> String {
     format!("__Host-renkei-{}", site.name())
 }
@@ -129,12 +130,12 @@ fn set_cookie(site: &Site, value: &str, seconds: u32) -> HeaderValue {
     HeaderValue::from_str(&text).expect("a site's name and digits are legal in a header")
 }
 
-/// Who has this session.
+/// The visitor of a session cookie.
 fn visitor(site: &Site, headers: &HeaderMap) -> Option<Visitor> {
     cookie(site, headers).and_then(|secret| site.console_visitor(secret))
 }
 
-/// Makes a page for whoever has a session. The catalogue is read from the disk, for which no task waits.
+/// Renders a page for a visitor with a session, on a blocking thread: the catalogue is read from the disk.
 async fn visit(
     site: Arc<Site>,
     headers: HeaderMap,
@@ -150,26 +151,26 @@ async fn visit(
     .await
 }
 
-/// Works on a thread that may wait.
+/// Runs work on a thread that may block.
 async fn beside(work: impl FnOnce() -> Response + Send + 'static) -> Response {
     tokio::task::spawn_blocking(work).await.expect("a panic aborts the process")
 }
 
 // ---- pages -----------------------------------------------------------------------------------------------------------
 
-/// A page that is the same whatever is asked.
+/// A page without parameters.
 fn seen(make: fn(&Arc<Site>, &Visitor) -> Option<Page>) -> MethodRouter<Arc<Site>> {
     get(async move |State(site): State<Arc<Site>>, headers: HeaderMap| visit(site, headers, make).await)
 }
 
-/// A page about one thing, which the address names.
+/// A page about one item, named in the path.
 fn one(make: fn(&Arc<Site>, &Visitor, &str) -> Option<Page>) -> MethodRouter<Arc<Site>> {
     get(async move |State(site): State<Arc<Site>>, Path(name): Path<String>, headers: HeaderMap| {
         visit(site, headers, move |site, visitor| make(site, visitor, &name)).await
     })
 }
 
-/// A page that is there for the administrator alone.
+/// A page for the administrator alone.
 fn of_administrator(visitor: &Visitor, make: impl FnOnce() -> Page) -> Option<Page> {
     visitor.access().is_none().then(make)
 }
@@ -192,14 +193,14 @@ async fn nothing_here(State(site): State<Arc<Site>>) -> Response {
 
 // ---- changes ---------------------------------------------------------------------------------------------------------
 
-/// Where a form is sent from, and where to go on.
+/// The page that a form belongs to, and where to redirect afterwards.
 struct FormPage {
     tab: Tab,
     place: String,
     back: &'static str,
 }
 
-/// Does what a form of the visitor's own page asks for.
+/// Does the action of a form, if its token shows that it is from a page of the visitor's session.
 async fn press(
     site: Arc<Site>,
     headers: HeaderMap,
@@ -258,8 +259,8 @@ async fn drop_unfinished(site: Arc<Site>, headers: HeaderMap, sent: Sent, id: Op
 
 // ---- log in and out --------------------------------------------------------------------------------------------------
 
-/// Whether a form was sent by a page of this PoP, by what the browser says; what is no browser says nothing. In HTTP/2 the
-/// address has the host's name, not a header.
+/// Whether a form was sent by a page of this PoP, by the browser's headers (CSRF check); other clients send none of
+/// them. In HTTP/2 the host is in the URI, not in a header.
 fn is_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_same_site = text(&HeaderName::from_static("sec-fetch-site"))
@@ -271,21 +272,21 @@ fn is_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     is_same_site && is_own
 }
 
-/// What a link has to show.
+/// The query of a login link.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Shown {
     t: String,
 }
 
-/// A form of a visitor's own page.
+/// A form of a page of the visitor's session.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Sent {
     token: String,
 }
 
-/// A page with a button: who only looks where a link leads, as mail programs do, does not use it up.
+/// A page with a button: a program that only fetches a link, such as a mail scanner, does not use it up.
 async fn ask_login(State(site): State<Arc<Site>>, Query(shown): Query<Shown>) -> Response {
     answer(StatusCode::OK, page::log_in(&site.name(), &shown.t))
 }
@@ -323,7 +324,7 @@ async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): F
         .into_response()
 }
 
-/// The tabs, their places and names.
+/// The tabs with their paths and names.
 const TABS: [(Tab, &str, &str); 11] = [
     (Tab::Overview, "/console", "Overview"),
     (Tab::Transfers, "/console/transfers", "Transfers"),

@@ -1,4 +1,4 @@
-//! The first page: how the PoP is.
+//! The first page: the state of the PoP.
 
 use super::html::Html;
 use super::page::{Page, Tab};
@@ -11,7 +11,7 @@ use crate::site::view::{Overview, moment};
 use renkei_core::units::span;
 use std::sync::Arc;
 
-/// Makes it.
+/// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let overview = site.overview(visitor);
     let runs = site.runs(visitor);

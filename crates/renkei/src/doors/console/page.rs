@@ -1,4 +1,4 @@
-//! What all pages have in common, and those for who has no session.
+//! The frame of all pages, and the pages for visitors without a session.
 
 use super::TABS;
 use super::html::Html;
@@ -7,49 +7,49 @@ use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use std::fmt::Display;
 
-/// What a page belongs to.
+/// The tab that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
-    /// The first page.
+    /// The overview.
     Overview,
-    /// Transfers, and one of them.
+    /// The list of transfers, and the page of one.
     Transfers,
-    /// Copies that did not end.
+    /// Unfinished copies.
     Unfinished,
     /// Drop folders.
     Rules,
-    /// Volumes, and one of them.
+    /// The list of volumes, and the page of one.
     Volumes,
     /// Other sites and the ways to them.
     Links,
     /// The sites that are trusted.
     Trust,
-    /// Who becomes which account.
+    /// The mapping of principals to accounts.
     Mapping,
     /// Certificates.
     Certificates,
-    /// Threads in the background.
+    /// Background threads.
     Workers,
-    /// Storages and their room.
+    /// Storages and their free space.
     Storages,
     /// No tab.
     None,
 }
 
 impl Tab {
-    /// Whether it has something for a visitor.
+    /// Whether the tab is shown to a visitor.
     fn is_for(self, visitor: &Visitor) -> bool {
         let is_of_administrator = matches!(self, Tab::Rules | Tab::Workers);
         !is_of_administrator || visitor.access().is_none()
     }
 }
 
-/// A page in the making.
+/// A page being built.
 pub(super) struct Page {
     tab: Tab,
     title: String,
     content: Html,
-    /// Seconds until the script looks again.
+    /// Seconds between two polls of the script.
     pause: u32,
 }
 
@@ -59,12 +59,12 @@ impl Page {
         Page { tab, title: title.to_string(), content: Html::new(), pause: 1 }
     }
 
-    /// The same, that is looked at again after so many seconds: what it shows changes slowly, or costs something.
+    /// Sets the polling interval: the content changes slowly, or is expensive.
     pub(super) fn every(self, seconds: u32) -> Self {
         Page { pause: seconds, ..self }
     }
 
-    /// Adds a part that is replaced when it changed, with a heading; `id` is its own on the page.
+    /// Adds a live part with a heading, which the script replaces when it changed; `id` is unique on the page.
     pub(super) fn part(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
         self.content
             .put("<section id=\"{}\" data-live aria-labelledby=\"{}-head\">", &[&id, &id])
@@ -74,7 +74,7 @@ impl Page {
         self
     }
 
-    /// Adds a part that stays as it is.
+    /// Adds a static part.
     pub(super) fn still(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
         self.content
             .put("<section id=\"{}\" aria-labelledby=\"{}-head\">", &[&id, &id])
@@ -103,7 +103,7 @@ impl Page {
     }
 }
 
-/// The field that proves that a form is of the visitor's own page.
+/// The CSRF token, which proves that a form is from a page of the visitor's session.
 pub(super) fn token(visitor: &Visitor) -> Html {
     Html::of("<input type=\"hidden\" name=\"token\" value=\"{}\">", &[&visitor.form_token()])
 }
@@ -120,7 +120,7 @@ fn head(site: &SiteName, title: &str) -> Html {
     )
 }
 
-/// A page for who has no session.
+/// A page for visitors without a session.
 fn outside(site: &SiteName, title: &str, content: Html) -> Html {
     let mut html = head(site, title);
     html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p></header>", &[site])
@@ -134,7 +134,7 @@ fn how_to_come(site: &SiteName) -> Html {
     Html::of("<p>Ask for a new link: <code>renkei console {}</code></p>", &[site])
 }
 
-/// Nobody is logged in: what this is, and how to log in.
+/// The page without a session: what the console is, and how to log in.
 pub(super) fn closed(site: &SiteName) -> Html {
     let mut what = Html::of(
         "<p>This is the console of <b>{}</b>: a renkei PoP, which moves research data between sites. It shows transfers, \
@@ -148,7 +148,7 @@ pub(super) fn closed(site: &SiteName) -> Html {
     outside(site, "You are not logged in", what)
 }
 
-/// A page for whoever asks for an address that there is not.
+/// The page for an unknown address.
 pub(super) fn nothing_here(site: &SiteName) -> Html {
     let why = Html::of(
         "<p>This is a renkei PoP. Its <a href=\"/console\">console</a> is at <code>/console</code>, for monitoring there \
@@ -158,7 +158,7 @@ pub(super) fn nothing_here(site: &SiteName) -> Html {
     outside(site, "There is no such page", why)
 }
 
-/// The link is of no use.
+/// The link is used up or expired.
 pub(super) fn refused(site: &SiteName) -> Html {
     let mut why = Html::of(
         "<p>A link can be used once, within five minutes. This one was used, or is too old.</p>",
@@ -168,7 +168,7 @@ pub(super) fn refused(site: &SiteName) -> Html {
     outside(site, "This link cannot be used", why)
 }
 
-/// The form came from elsewhere.
+/// The form is not from a page of the session.
 pub(super) fn not_own_form(site: &SiteName) -> Html {
     let why = Html::of(
         "<p>It was not sent by a page of your session. Go <a href=\"/console\">back</a>, and try again.</p>",
@@ -177,14 +177,14 @@ pub(super) fn not_own_form(site: &SiteName) -> Html {
     outside(site, "This form was refused", why)
 }
 
-/// What was asked for was not done.
+/// The page of an action that failed.
 pub(super) fn not_done(error: &Error, tab: Tab, back: &'static str) -> Page {
     let mut why = super::failure::whole(error);
     why.put("<p><a href=\"{}\">Back</a></p>", &[&back]);
     Page::new(tab, "That was not done").still("why", "Why", why)
 }
 
-/// There is no such page.
+/// The page of an unknown item.
 pub(super) fn missing() -> Page {
     let why = Html::of(
         "<p>There is nothing of that name that you may see. The PoP remembers the newest transfers that ran since its start, and those of its queue.</p>",
@@ -193,7 +193,7 @@ pub(super) fn missing() -> Page {
     Page::new(Tab::None, "There is no such page").still("missing", "Why", why)
 }
 
-/// The page a link leads to.
+/// The page of a login link.
 pub(super) fn log_in(site: &SiteName, link: &str) -> Html {
     let form = Html::of(
         "<form method=\"post\" action=\"/console/login\" data-send><input type=\"hidden\" name=\"t\" value=\"{}\">\

@@ -1,4 +1,4 @@
-//! Queued transfers: the cells of the list, and the page of one with its causes and what may be done about it.
+//! Queued transfers: the cells of the list, and the page of one with its causes and actions.
 
 use super::html::{Facts, Html, Table, counted, size};
 use super::page::{self, Page, Tab};
@@ -14,16 +14,16 @@ use renkei_core::wire::queue::{Attempt, Queued, Story};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Failed files that are named.
+/// Maximum of failed files that are listed.
 const MAX_FAILURES: usize = 50;
 
-/// What may be asked for, with its name in an address and on a button, and in which states it makes sense.
+/// A change, its name in the path, its label on the button, and the states in which it makes sense.
 type Button = (Change, &'static str, &'static str, &'static [State]);
 
-/// What can be tried again.
+/// The states from which a transfer can be retried.
 const RETRIED: &[State] = &[State::Waiting, State::Failed, State::Cancelled, State::Partial];
 
-/// All of them.
+/// All buttons.
 const BUTTONS: [Button; 4] = [
     (Change::Pause, "pause", "Pause", &[State::Queued, State::Waiting, State::Running]),
     (Change::Resume, "resume", "Resume", &[State::Paused]),
@@ -31,13 +31,13 @@ const BUTTONS: [Button; 4] = [
     (Change::Cancel, "cancel", "Cancel", &[State::Queued, State::Waiting, State::Running, State::Paused]),
 ];
 
-/// A link to its page.
+/// A link to the page of a transfer.
 pub(super) fn link(one: &Queued) -> Html {
     let id = hex(&one.id);
     Html::of("<a id=\"q-{}\" href=\"/console/queue/{}\"><code>{}</code></a>", &[&id, &id, &&id[..8]])
 }
 
-/// From where to where, its label, and for the administrator whose it is.
+/// Source and destination, the label, and for the administrator the owner.
 pub(super) fn what(one: &Queued, visitor: &Visitor) -> Html {
     let mut html =
         Html::of("<bdi class=\"path\">{}</bdi> to <bdi class=\"path\">{}</bdi>", &[&one.from, &one.to]);
@@ -50,12 +50,12 @@ pub(super) fn what(one: &Queued, visitor: &Visitor) -> Html {
     html
 }
 
-/// Its state in a word.
+/// The name of its state.
 pub(super) fn state(one: &Queued) -> Html {
     state_name(one.state, one.stopping)
 }
 
-/// A state in a word.
+/// The name of a state.
 pub(super) fn state_name(state: State, is_stopping: bool) -> Html {
     let class = match state {
         State::Done => "well",
@@ -67,7 +67,7 @@ pub(super) fn state_name(state: State, is_stopping: bool) -> Html {
     Html::of("<span class=\"{}\">{}</span>", &[&class, &name])
 }
 
-/// How far it is.
+/// The progress.
 pub(super) fn progress(one: &Queued) -> Html {
     match (&one.progress, &one.summary) {
         (Some(progress), _) => run::progress(progress),
@@ -78,7 +78,7 @@ pub(super) fn progress(one: &Queued) -> Html {
     }
 }
 
-/// For what it waits, or why it failed and what to do.
+/// The reason why it waits, or why it failed, with the remedy.
 pub(super) fn cause(one: &Queued, failures: &[EntryFailure]) -> Html {
     let mut html = Html::new();
     if one.state == State::Waiting && one.needs > 0 {
@@ -105,14 +105,14 @@ fn until(ms: u64) -> Duration {
     at(ms).duration_since(SystemTime::now()).unwrap_or_default()
 }
 
-/// A moment of the catalogue.
+/// A time of the catalogue.
 pub(super) fn at(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
 // ---- one -------------------------------------------------------------------------------------------------------------
 
-/// Makes the page of one, if the visitor may see it.
+/// Makes the page of one transfer, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, id: &str) -> Option<Page> {
     let who = visitor.access().map(|access| &access.principal);
     let story = site.transfer(who, id).ok()?;
@@ -228,7 +228,7 @@ fn attempts(all: &[Attempt], transfer: &Queued) -> Html {
     table.finish("Attempts, the newest first", "There was no attempt yet.")
 }
 
-/// How an attempt ended; one that went to its end may have left entries behind.
+/// How an attempt ended; a complete one may have failed entries.
 fn end(attempt: &Attempt, transfer: &Queued) -> Html {
     let last = (attempt.number == transfer.attempts).then_some(transfer.summary.as_ref()).flatten();
     let failed = last.map_or(0, |summary| summary.failed);
@@ -242,10 +242,10 @@ fn end(attempt: &Attempt, transfer: &Queued) -> Html {
     }
 }
 
-/// Does what a button asks for.
+/// Carries out the change of a button.
 ///
 /// # Errors
-/// `TransferUnknown`, also for what is not a change; `ChangeRefused` if it does not fit the state any more.
+/// `TransferUnknown`, also for an unknown change; `ChangeRefused` if it does not fit the state any more.
 pub(super) fn change(site: &Site, visitor: &Visitor, id: &str, wanted: &str) -> Result<(), Error> {
     let who = visitor.access().map(|access| &access.principal);
     let transfer = site.transfer(who, id)?.transfer;

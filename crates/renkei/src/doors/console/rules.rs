@@ -1,4 +1,4 @@
-//! Drop folders: what each forwards, when it was looked into, and what fails.
+//! Drop folders: what each forwards, its last run, and its errors.
 
 use super::failure;
 use super::html::{Html, Table, counted, text};

@@ -11,10 +11,10 @@ use renkei_core::units::{human, span};
 use renkei_core::wire::message::{Class, Progress, Summary};
 use std::sync::Arc;
 
-/// Ended runs of one transfer that are shown.
+/// Maximum of ended runs of one transfer that are shown.
 const MAX_ROWS: usize = 100;
 
-/// The table of those that run.
+/// The table of running transfers.
 pub(super) fn running(runs: &[&Run], visitor: &Visitor) -> Html {
     let mut table = Table::new(&["Transfer", "What", "Done", "Rate", "Left"]);
     for run in runs {
@@ -51,7 +51,7 @@ pub(super) fn took(run: &Run) -> String {
     }
 }
 
-/// What names a transfer in a link.
+/// The key of a run in links.
 fn key(run: &Run) -> String {
     format!("{}-{}", run.status.id, run.number)
 }
@@ -61,7 +61,7 @@ pub(super) fn link(run: &Run) -> Html {
     Html::of("<a id=\"t-{}\" href=\"/console/transfers/{}\"><code>{}</code></a>", &[&key, &key, &short])
 }
 
-/// Direction, place, the other side, and for the administrator whose it is.
+/// Direction, place, the other side, and for the administrator the owner.
 pub(super) fn what(run: &Run, visitor: &Visitor) -> Html {
     let status = &run.status;
     let to_or_from = if status.direction == "send" { "to" } else { "from" };
@@ -79,7 +79,7 @@ pub(super) fn what(run: &Run, visitor: &Visitor) -> Html {
     html
 }
 
-/// A bar and the same in numbers.
+/// The progress as a bar and in numbers.
 pub(super) fn progress(progress: &Progress) -> Html {
     let done = progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found);
     let more = if progress.walk_done { "" } else { "+" };
@@ -113,7 +113,7 @@ pub(super) fn end(outcome: &Outcome) -> Html {
     }
 }
 
-/// Makes the page of one, if the visitor may see it.
+/// Makes the page of one run, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<Page> {
     let run = site.runs(visitor).into_iter().find(|run| key(run) == wanted)?;
     let short = run.status.id.get(..8).unwrap_or(&run.status.id);
@@ -125,7 +125,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<P
     )
 }
 
-/// Those of one identity that this PoP took part in, if there are any.
+/// The runs of a transfer at this PoP, if there are any.
 pub(super) fn runs_of(site: &Site, visitor: &Visitor, id: &str) -> Option<Html> {
     let runs: Vec<_> = site.runs(visitor).into_iter().filter(|run| run.status.id == id).collect();
     let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
@@ -173,7 +173,7 @@ fn done(summary: &Summary, failures: &[String]) -> Html {
     html
 }
 
-/// The first entries that failed, of so many.
+/// The first failed entries, of `all`.
 pub(super) fn failed_entries(failures: &[String], all: u64) -> Html {
     let mut html = Html::of("<ul class=\"failures\">", &[]);
     for failure in failures {

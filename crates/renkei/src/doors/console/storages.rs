@@ -1,4 +1,4 @@
-//! Storages and the room in them, and the buffer.
+//! Storages and their space, and the buffer.
 
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
@@ -20,12 +20,12 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
             "In the buffer",
             pieces(&buffer),
         ),
-        // A PoP that has none.
+        // The PoP has no buffer.
         Err(_) => page,
     }
 }
 
-/// How full the buffer is, and by whom.
+/// Use of the buffer, by owner.
 fn buffer_table(buffer: &BufferStatus) -> Html {
     let mut table = Table::new(&["Whose", "Reserved", "Of"]);
     let text = |bytes| Html::of("{}", &[&human(bytes)]);
@@ -43,7 +43,7 @@ fn named(owner: &str) -> Html {
     }
 }
 
-/// What is in the buffer, and who waits for room.
+/// The transfers in the buffer, and those that wait for space.
 fn pieces(buffer: &BufferStatus) -> Html {
     let mut table = Table::new(&["Transfer", "Whose", "Reserved", "There", "State"]);
     let text = |bytes| Html::of("{}", &[&human(bytes)]);
@@ -64,7 +64,7 @@ fn pieces(buffer: &BufferStatus) -> Html {
     table.finish("Room of each transfer", "Nothing is in the buffer.")
 }
 
-/// One that may not be in the queue.
+/// The id of a transfer without a link, as it may not be in the queue.
 fn plain(id: &TransferId) -> Html {
     Html::of("<code>{}</code>", &[&&hex(id)[..8]])
 }

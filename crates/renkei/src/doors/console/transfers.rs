@@ -1,4 +1,5 @@
-//! All transfers in one list: running, queued, waiting, paused and ended ones, with a filter and a search that need no script.
+//! All transfers in one list: running, queued, waiting, paused and ended ones, with a filter and a search that need
+//! no script.
 
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
@@ -13,10 +14,10 @@ use renkei_core::units::{hex, span};
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Longest text of a filter.
+/// Maximum length of a filter's text.
 const MAX_TEXT_CHARS: usize = 200;
 
-/// What the form sends.
+/// The fields of the form.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Filter {
@@ -42,7 +43,7 @@ impl Filter {
         wanted.state.is_some() || !wanted.label.is_empty() || !wanted.search.is_empty()
     }
 
-    /// The address of the page that goes on there, or of the first one.
+    /// The address of the page from the cursor on, or of the first page.
     fn link(&self, before: Option<&Cursor>) -> String {
         let before = before.map(Cursor::to_string).unwrap_or_default();
         let pairs = [("state", &self.state), ("label", &self.label), ("q", &self.q), ("before", &before)];
@@ -130,7 +131,7 @@ fn of_run(run: &Run, visitor: &Visitor) -> Vec<Html> {
     ]
 }
 
-/// How fast it is, and how long the rest takes.
+/// The rate and the time left.
 fn pace(run: &Run) -> Html {
     let left = run.left().map(|left| format!(", {} left", span(left))).unwrap_or_default();
     Html::of(" <span class=\"numbers\">{}{}</span>", &[&chart::rate(run.rate()), &left])

@@ -1,4 +1,4 @@
-//! The sites that this one trusts: by which authority, where they are, whether they are reached, what changed.
+//! The sites that this one trusts: their authorities, endpoints, reachability and changes.
 
 use super::failure;
 use super::html::{Html, Table, text};

@@ -1,4 +1,4 @@
-//! Copies that did not end: whose they are, the room they take, and removing them.
+//! Unfinished copies: their owners, the space they take, and removing them.
 
 use super::failure;
 use super::html::{Html, Table, counted, size, text};
@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Digits of an id that are shown.
 const SHORT: usize = 8;
 
-/// Makes the page: of everybody's for the administrator, of the own ones for a user.
+/// Makes the page: all copies for the administrator, the own ones for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let page = Page::new(Tab::Unfinished, "Unfinished copies").every(5);
     match see_to(site, visitor, Wish::List) {
@@ -72,12 +72,12 @@ fn button(one: &Unfinished, visitor: &Visitor) -> Html {
     html
 }
 
-/// Drops one, or all that do not run.
+/// Drops one copy, or all that do not run.
 ///
 /// # Errors
-/// `UnfinishedUnknown`, also for what is somebody else's; `UnfinishedRuns`, and what keeps a file from being removed.
+/// `UnfinishedUnknown`, also for a copy of another owner; `UnfinishedRuns`, and errors of removing a file.
 pub(super) fn drop_them(site: &Site, visitor: &Visitor, id: Option<&str>) -> Result<(), Error> {
-    // No id at all would be all of them.
+    // An empty id is refused: no id means all copies.
     if id.is_some_and(str::is_empty) {
         return Err(Error::new(Code::UnfinishedUnknown, "look up", "", ""));
     }

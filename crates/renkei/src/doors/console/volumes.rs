@@ -1,4 +1,4 @@
-//! Volumes: the list, and all about one.
+//! Volumes: the list, and the page of one.
 
 use super::failure;
 use super::html::{Facts, Html, Table, counted, size as amount, text};
@@ -14,7 +14,7 @@ use renkei_core::wire::volume::{Kept, KeptAt};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Names of one kind that are listed.
+/// Maximum of names of one kind that are listed.
 const SHOWN: usize = 10;
 
 /// Makes the list.
@@ -42,7 +42,7 @@ fn link(name: &str) -> Html {
     Html::of("<a id=\"v-{}\" href=\"/console/volumes/{}\">{}</a>", &[&name, &name, &name])
 }
 
-/// Paths are the administrator's.
+/// Only the administrator sees paths.
 fn trouble(error: &Error, visitor: &Visitor) -> Html {
     match visitor.access() {
         None => failure::brief(error),
@@ -79,7 +79,7 @@ fn size(standing: &Standing) -> Html {
     }
 }
 
-/// What is missing of replicas: here, and at a home of those that are asked for.
+/// Missing replicas: here, and at a home those that its policies require.
 fn replicas(standing: &Standing) -> Html {
     let short: u64 = standing.kept.iter().map(|kept| kept.short).sum();
     match &standing.holds {
@@ -111,7 +111,7 @@ fn troubles(standing: &Standing) -> Html {
 
 // ---- one -------------------------------------------------------------------------------------------------------------
 
-/// Makes the page of one, if the visitor may see it.
+/// Makes the page of one volume, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Page> {
     if !site.volumes_seen(visitor).iter().any(|seen| seen == name) {
         return None;
@@ -246,7 +246,7 @@ fn refused(followed: &Followed) -> Html {
     table.finish("Changes made here that the home refused", "None.")
 }
 
-/// What was done when the home turned out to be restored from a backup.
+/// The report of the reconciliation with a home that was restored from a backup.
 fn reconciled(done: &RestoreReport, home: &str) -> Html {
     let at = moment(UNIX_EPOCH + Duration::from_secs(done.at_unix));
     let mut html = Html::of(

@@ -1,4 +1,4 @@
-//! The threads that work in the background.
+//! The background threads.
 
 use super::failure;
 use super::html::{Html, Table, text};
@@ -10,7 +10,7 @@ use renkei_core::units::{milliseconds, span};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A turn that lasts longer is worth a look.
+/// A turn that lasts longer is highlighted.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Makes the page, for the administrator.

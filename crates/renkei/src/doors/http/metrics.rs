@@ -1,4 +1,4 @@
-//! `/metrics`: what the PoP counts, in OpenMetrics text. Names and meanings are listed in docs/operations.md.
+//! `/metrics`: the counters of the PoP, in OpenMetrics text. Names and meanings are listed in docs/operations.md.
 
 use crate::site::Site;
 use crate::site::conditions::{Condition, Severity};
@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Values told apart by labels.
+/// A gauge with labels.
 type Labelled = Family<Vec<(&'static str, String)>, Gauge>;
 
 /// Renders the counters of this moment.
@@ -72,7 +72,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     Ok(text)
 }
 
-/// How many there are of each severity, and for each since when it holds.
+/// The number of conditions of each severity, and the time since when each holds.
 fn conditions(registry: &mut Registry, all: &[Condition]) {
     let (counts, since) = (Labelled::default(), Labelled::default());
     for severity in Severity::ALL {

@@ -22,13 +22,13 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-/// How long the TLS handshake may take.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a connection may last; everything served here is short.
+/// Lifetime of a connection; everything served here is short.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long what is under way then may take.
+/// Timeout of the graceful shutdown then.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Serves one connection; `received` are the bytes already read from it.
@@ -51,7 +51,7 @@ pub async fn serve(
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut ended = tokio::time::timeout(CONNECTION_WITHIN, served.as_mut()).await;
     if ended.is_err() {
-        // What is under way is answered; the browser comes again.
+        // Requests in flight are answered; the browser reconnects.
         served.as_mut().graceful_shutdown();
         ended = tokio::time::timeout(LEAVE_WITHIN, served).await;
     }
@@ -67,8 +67,8 @@ fn router(site: Arc<Site>) -> Router {
     router.merge(console::router()).with_state(site)
 }
 
-/// 503 if something critical is not as it should be, else 200; with the list of what is not. Anybody may ask, so no path,
-/// cause or other site is told.
+/// 503 if a condition is critical, else 200; with the list of conditions. Needs no authentication, so no path, cause
+/// or other site is disclosed.
 async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
     let conditions = site.conditions();
     let (status, state) = match conditions.iter().map(|one| one.severity).max() {

@@ -1,4 +1,4 @@
-//! A connection some bytes of which were read already.
+//! A connection of which some bytes were read already.
 
 use std::io;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Gives the bytes read before, then those of the socket.
+/// Returns the bytes read before, then those of the socket.
 pub(super) struct Replayed {
     received: Vec<u8>,
     at: usize,

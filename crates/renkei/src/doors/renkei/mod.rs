@@ -1,7 +1,8 @@
 //! The door for other PoPs and the command line: `renkei/1`.
 //!
 //! A connection is a control stream or a data stream; its first frame tells which, and was read before a thread began
-//! (`net::handshake`). The certificate is judged here, after the handshake, so that a refusal reaches the peer with its code.
+//! (`net::handshake`). The certificate is verified here, after the handshake, so that a refusal reaches the peer with
+//! its code.
 
 mod request;
 mod session;
@@ -20,17 +21,17 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A connection whose peer has said what it wants.
+/// A connection whose first frame has been read.
 pub struct Accepted {
     /// The connection and its first message.
     pub greeted: AcceptedPeer,
-    /// Where it comes from.
+    /// The peer's address.
     pub peer: SocketAddr,
-    /// The site whose PoP passes it on, if one does.
+    /// The site whose PoP relays it, if one does.
     pub through: Option<SiteName>,
 }
 
-/// Serves one connection in a thread of its own. The seat is held until the peer has proved who it is.
+/// Serves one connection in a thread of its own. The seat is held until the peer is authenticated.
 pub fn spawn(accepted: Accepted, site: Arc<Site>, seat: Seat) {
     let peer = accepted.peer;
     let sock = accepted.greeted.stream.socket();
@@ -45,7 +46,7 @@ pub fn spawn(accepted: Accepted, site: Arc<Site>, seat: Seat) {
     }
 }
 
-/// Notes how a connection ended that came to nothing.
+/// Counts and logs a connection that was refused or lost.
 pub fn lost(peer: SocketAddr, error: &Error, site: &Site) {
     Counters::add(&site.counters.refused_total, 1);
     tracing::info!(%peer, %error, "connection refused or lost");
@@ -84,7 +85,7 @@ fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> 
     }
 }
 
-/// Talks to a site that is not trusted yet and was invited, as it says; it keeps a seat among strangers.
+/// Exchanges cards with a site that claims to be invited and is not trusted yet; it keeps a seat among strangers.
 fn introduce(mut stream: TlsStream, peer: SocketAddr, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
     let seat = seat.into_introduced();
     let result = try_introduce(&mut stream, site);
@@ -112,7 +113,7 @@ fn control_frame(message: &Control) -> Vec<u8> {
     bytes
 }
 
-/// Reads one frame of somebody who is not known yet.
+/// Reads one frame of an unauthenticated peer.
 fn read_frame(stream: &mut TlsStream) -> Result<(Option<FrameKind>, Vec<u8>), Error> {
     let mut head = [0; HEAD_BYTES];
     stream.read_exact(&mut head)?;
@@ -126,7 +127,7 @@ fn read_frame(stream: &mut TlsStream) -> Result<(Option<FrameKind>, Vec<u8>), Er
     Ok((head.kind, payload))
 }
 
-/// Tells the peer why, as far as it listens.
+/// Sends the error to the peer, as far as it still listens.
 fn refuse(stream: &mut TlsStream, error: Error) -> Error {
     let mut bytes = Vec::new();
     frame::push(&mut bytes, FrameKind::Refusal, &encode(&error));

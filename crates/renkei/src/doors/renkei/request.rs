@@ -1,4 +1,4 @@
-//! Turns requests into calls of the site and their outcome into replies.
+//! Dispatches requests to calls of the site, and their outcomes to replies.
 
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::reverse_registry::LINE_SILENCE;
@@ -16,17 +16,17 @@ use renkei_core::wire::{parts, violation};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How often a client that waits for an answer hears that somebody is there.
+/// Interval of the keep-alives to a client that waits for an answer.
 const SHOW_LIFE_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked whether a client that waits is still there.
+/// Interval of checking whether a waiting client is still connected.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often a client is told how far a push is.
+/// Interval of progress reports of a push.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Answers one request.
 ///
 /// # Errors
-/// Only what ends the session: the connection is lost, or a transfer ended early and the stream is out of step.
+/// Only errors that end the session: the connection is lost, or a transfer ended early and the stream is out of step.
 pub(super) fn handle(
     id: u64,
     request: Request,
@@ -94,7 +94,7 @@ pub(super) fn handle(
     control.sender().send(&Control::Reply { id, reply })
 }
 
-/// The session is a line from now on: it ends with it.
+/// Turns the session into a line: it ends with the line.
 fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
     let link = control.sender();
     let listed = match site.take_line(&peer.proof, &link) {
@@ -112,7 +112,7 @@ fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Sit
     Err(lost)
 }
 
-/// The session speaks for circuits from now on, to a site or to the agent of a storage, and ends with that.
+/// Turns the session into the control of circuits, to a site or to the agent of a storage; it ends with them.
 fn pass_circuits(
     peer: &Peer,
     storage: Option<&str>,
@@ -135,7 +135,7 @@ fn pass_circuits(
     }
 }
 
-/// Waits until the peer leaves; it has nothing more to say.
+/// Waits until the peer disconnects; any further message is a violation.
 fn nothing_more(control: &mut ControlReceiver) -> Error {
     match control.recv() {
         Ok(other) => violation("line", format_args!("{other:?}")),
@@ -144,9 +144,9 @@ fn nothing_more(control: &mut ControlReceiver) -> Error {
 }
 
 enum Outcome {
-    /// To be sent.
+    /// A reply to be sent.
     Reply(Reply),
-    /// Was sent already.
+    /// The reply was sent already.
     Answered,
     /// A transfer was opened and has ended.
     Transferred(Result<Summary, Error>),
@@ -185,7 +185,7 @@ fn dispatch(
     }
 }
 
-/// The operations that are one question and one answer.
+/// The operations with one request and one reply.
 fn operate(
     id: u64,
     request: Request,
@@ -233,7 +233,7 @@ fn done((): ()) -> Reply {
     Reply::Done
 }
 
-/// Does the work of one reply. The peer's pings wait meanwhile, so it is told that somebody is there; when it has left,
+/// Does the work of one reply. The peer's pings wait meanwhile, so it is sent keep-alives; when it has disconnected,
 /// the work is stopped.
 fn alive<T: Send>(
     link: &ControlSender,
@@ -281,7 +281,7 @@ fn list(
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
 
-/// Looks at the destination, says what it is, and opens what was chosen for that.
+/// Looks at the destination, replies with its kind, and opens the transfer that was chosen for that.
 fn open_found(
     id: u64,
     open: &OpenFound,
@@ -298,7 +298,7 @@ fn open_found(
     }
 }
 
-/// Sends to another site while the client is told the progress and may stop it. The session ends with it.
+/// Sends to another site while the client receives the progress and may stop it. The session ends with it.
 fn push(
     id: u64,
     control: &mut ControlReceiver,

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a certificate that was judged good is believed within a session.
+/// How long a verified certificate is trusted within a session before it is verified again.
 const JUDGE_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts a session for as long as it lives.
+/// Counts a session while it lives.
 struct Counted<'a>(&'a Site, Principal);
 
 impl Drop for Counted<'_> {
@@ -37,7 +37,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Greets and serves until the peer leaves.
+/// Greets and serves until the peer disconnects.
 pub(super) fn run(
     mut stream: TlsStream,
     hello: Hello,
@@ -100,7 +100,7 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     let (share, all_of_site) = (one_share(most), site_share(most));
     let is_own = *principal.site() == site.name();
     if open > limit || own > share || (!is_own && of_site > all_of_site) {
-        // Whoever comes back in a moment finds the places of those that only wait.
+        // A client that retries soon gets the places of idle sessions.
         site.close_waiting();
         let cause = format!(
             "at most {limit} sessions at a time, {all_of_site} of one other site and {share} of one principal"
@@ -131,7 +131,7 @@ fn check_clock(hello: &Hello) -> Result<(), Error> {
     Err(Error::new(Code::ClockSkew, "greet", "client", cause))
 }
 
-/// Answers requests until the peer leaves, or its certificate expired or was revoked meanwhile.
+/// Answers requests until the peer disconnects, or its certificate expired or was revoked meanwhile.
 fn serve(
     asker: &Peer,
     chain: &[CertificateDer<'static>],
@@ -156,7 +156,7 @@ fn serve(
                 }
                 request::handle(id, request, asker, control, site)?;
             }
-            // What is left of a transfer that ended at both ends.
+            // Late messages of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}
             other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),
         }
