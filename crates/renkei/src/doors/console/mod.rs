@@ -109,8 +109,7 @@ fn answer(status: StatusCode, page: Html) -> Response {
     (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], page.into_text()).into_response()
 }
 
-// ---- sessions
-// --------------------------------------------------------------------------------------------------------
+// ---- sessions -------------------------------------------------------------------------------------------------------
 
 /// Each site has a cookie name of its own, since browsers share cookies between all ports of a host.
 fn cookie_name(site: &Site) -> String {
