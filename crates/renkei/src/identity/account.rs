@@ -1,12 +1,12 @@
 //! Local accounts, and threads that work as one.
 //!
-//! A daemon that runs as root does each principal's I/O as the mapped account, on threads of its own: [`Account::assume`]
-//! gives up root on the calling thread alone, by raw system calls (the C library's would change all threads). A
-//! daemon without root serves its own account only. Guarantee: after `assume` returned `Ok`, everything the thread
-//! does is judged by exactly the account's uid, gid and groups, without capabilities. The real and the saved uid
-//! stay root's: with the account's own, that account could signal the thread, and a fatal signal to one thread ends
-//! the whole daemon. Non-goals: the umask, which belongs to the whole process; keeping hostile code on the thread
-//! from coming back, which shares all memory with threads that are root.
+//! A daemon that runs as root does each principal's I/O as the mapped account, on threads of its own:
+//! [`Account::assume`] drops root on the calling thread alone, by raw system calls (the C library's would change all
+//! threads). A daemon without root serves its own account only. Guarantee: after `assume` returned `Ok`, the kernel
+//! checks everything the thread does against exactly the account's uid, gid and groups, without capabilities. The
+//! real and the saved uid stay root's: with the account's own, that account could signal the thread, and a fatal
+//! signal to one thread ends the whole daemon. Non-goals: the umask, which belongs to the whole process; confining
+//! hostile code on the thread, which shares all memory with threads that are root.
 
 use crate::store::privileges;
 use renkei_core::error::{Code, Error};
@@ -36,7 +36,7 @@ pub struct Account {
     pub gid: u32,
     /// All its groups, the primary one among them.
     pub groups: Vec<u32>,
-    /// Whether it works for somebody whose own account it is not, and who gets none of its rights to give
+    /// Whether it works for a user whose own account it is not, and who must not gain its privileges
     /// ([`crate::store::privileges`]).
     pub is_lent: bool,
 }
@@ -69,12 +69,12 @@ impl Account {
         }
     }
 
-    /// The account of that name, to work for others.
+    /// The account of that name, to work for other users.
     pub fn lookup_to_lend(name: &str) -> Result<Self, Error> {
         Ok(Self::lookup(name)?.lent())
     }
 
-    /// The same account, to work for others.
+    /// The same account, to work for other users.
     pub fn lent(self) -> Self {
         Account { is_lent: true, ..self }
     }
@@ -94,7 +94,7 @@ impl Account {
         })
     }
 
-    /// Whether this process may work as the account: root as any, anybody else only as itself.
+    /// Whether this process may work as the account: root as any, other processes only as their own.
     pub fn check_servable(&self) -> Result<(), Error> {
         let own = rustix::process::geteuid();
         if own.is_root() || own.as_raw() == self.uid {
@@ -104,10 +104,10 @@ impl Account {
         Err(Error::new(Code::AccountNotServed, "assume account", &self.name, cause))
     }
 
-    /// Makes the calling thread, and it alone, work as the account from now on. Does nothing if it already does.
+    /// Makes the calling thread, and it alone, work as the account from now on. Idempotent.
     ///
     /// # Errors
-    /// The thread must not be used for the account's work then: it may have changed in part.
+    /// The thread must not do the account's work then: its identity may have changed in part.
     pub fn assume(&self) -> Result<(), Error> {
         self.check_servable()?;
         if self.is_lent {
@@ -135,7 +135,7 @@ impl Account {
         let body = move || {
             let outcome = account.assume();
             let assumed = outcome.is_ok();
-            // The other end waits for this; if it is gone, nobody wants the work.
+            // The spawning thread waits for this; if it is gone, the work is not done.
             let wanted = report.send(outcome).is_ok();
             (assumed && wanted).then(work)
         };
@@ -144,7 +144,7 @@ impl Account {
             .spawn(body)
             .map_err(|error| Error::new(Code::SystemCall, "start thread", thread, error))?;
         if let Err(error) = assumed.recv().expect("the thread reports before it works") {
-            // What the work holds is free when the error is told.
+            // All that the work owns is dropped before the error is returned.
             let _ = handle.join();
             return Err(error);
         }

@@ -1,11 +1,11 @@
-//! The certificate of an agent: it names the storage that the agent serves, and says for whom it was made.
+//! The certificate of an agent: it names the storage that the agent serves, and the user for whom it was made.
 //!
-//! The name (`renkei://titech/agent/scratch`) is neither a PoP's nor a user's, so nobody takes the holder for one of
-//! these. An extension beside it has the user who asked for it and the serial of the certificate that proved the user,
-//! its parent: whoever takes that back takes back the agent's too, also one that was renewed since.
+//! The name (`renkei://titech/agent/scratch`) is neither a PoP's nor a user's, so the holder cannot be mistaken for
+//! one. An extension beside it has the user who requested it and the serial of the certificate that authenticated the
+//! user, its parent: revoking the parent revokes the agent's certificate too, also a renewed one.
 //!
-//! Guarantees: a name of an agent without the extension, or the extension beside another name, is no good; every
-//! certificate is on record before it is handed out.
+//! Guarantees: an agent's name without the extension, or the extension beside another name, is invalid; every
+//! certificate is recorded before it is handed out.
 
 use super::authority::{Authority, Issued};
 use super::certificate::serial_text;
@@ -22,19 +22,19 @@ use x509_parser::prelude::X509Certificate;
 /// The extension with user and parent: below 2.25, as that of a delegation.
 const AGENT_OID: [u64; 4] = [2, 25, 0x1f6b_93c4_58ad_4e07, 0x8d20_7e5b_c916_a34f];
 
-/// Life of an agent's certificate; one that runs renews it long before.
+/// Lifetime of an agent's certificate; a running agent renews it long before.
 pub const AGENT_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// For whom an agent's certificate is made.
+/// The user for whom an agent's certificate is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sponsor {
     /// A user of the site.
     pub user: Principal,
-    /// Serial of the certificate that proved it.
+    /// Serial of the certificate that authenticated the user.
     pub parent: String,
 }
 
-/// Makes the certificate of the agent of `storage`; `request` proves who has the key.
+/// Issues the certificate of the agent of `storage`; `request` proves possession of the key.
 ///
 /// # Errors
 /// `NotAllowed` if the sponsor is no user of the authority's site.
@@ -51,7 +51,7 @@ pub fn issue(
     Ok(issued)
 }
 
-/// User and parent as a certificate carries them.
+/// The extension with user and parent.
 pub(super) fn extension(sponsor: &Sponsor) -> CustomExtension {
     let parent = issued::serial_bytes(&sponsor.parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
@@ -62,7 +62,7 @@ pub(super) fn extension(sponsor: &Sponsor) -> CustomExtension {
 /// User and parent of a certificate, if it is an agent's.
 ///
 /// # Errors
-/// `BadCertificate` if what it has is not that, or is there twice.
+/// `BadCertificate` if the extension is malformed, or is there twice.
 pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<Sponsor>, Error> {
     let oid = Oid::from(&AGENT_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(code("../x", "alice@kek"), Code::UsageInvalid);
     }
 
-    /// What a place that trusts it makes of a certificate with this name and these extensions.
+    /// The result of verifying a certificate with this name and these extensions, under a trusted authority.
     fn judge_made(name: &str, extensions: Vec<CustomExtension>) -> Result<Principal, Code> {
         let dir = tempfile::tempdir().unwrap();
         let model = Authority::create(&site("kek"), now()).unwrap();

@@ -1,10 +1,10 @@
-//! The site's own certificate authority: it names the site's PoPs and users, for some hours or a year, and takes
-//! certificates back.
+//! The site's own certificate authority: it issues certificates to the site's PoPs and users, for some hours or a
+//! year, and revokes them.
 //!
-//! The key stays in `pki/ca.key`; it is ECDSA on P-256. Names are URIs (`renkei://kek/user/alice`); of a
-//! certificate request only the public key is used, every name is set here. Certificates start five minutes in
-//! the past so that a peer whose clock is a little behind takes them. An authority that follows another one puts the
-//! cross-certificate of the one before behind all it makes, so that partners that know only that one believe it
+//! The key stays in `pki/ca.key`; it is ECDSA on P-256. Names are URIs (`renkei://kek/user/alice`); of a certificate
+//! request only the public key is used, every name is set here. Certificates are backdated by five minutes so that a
+//! peer whose clock is a little behind accepts them. An authority that succeeded another one appends the
+//! cross-certificate by its predecessor to each chain, so that partners that know only the predecessor can verify it
 //! ([`super::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
 
 use super::agency::{self, Sponsor};
@@ -33,19 +33,19 @@ use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-/// What stands after a site's name in the name of its authority.
+/// The suffix after a site's name in the common name of its authority.
 const AUTHORITY_OF: &str = " site authority";
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Life of the authority's certificate: ten years.
+/// Lifetime of the authority's certificate: ten years.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Life of a PoP's certificate: one year.
+/// Lifetime of a PoP's certificate: one year.
 const HOST_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Life of a user's certificate in hours, unless asked otherwise.
+/// Default lifetime of a user's certificate in hours.
 pub const USER_HOURS: u32 = 12;
-/// Longest life of a user's certificate in hours: a week.
+/// Longest lifetime of a user's certificate in hours: a week.
 pub const MAX_USER_HOURS: u32 = 7 * 24;
-/// How often key and certificate of the authority are read again when they do not belong together.
+/// Retries of reading key and certificate of the authority when they do not match.
 const READ_AGAIN: u32 = 3;
 /// Largest certificate request accepted.
 const MAX_REQUEST_BYTES: usize = 16 * 1024;
@@ -55,37 +55,39 @@ pub struct Authority {
     site: SiteName,
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
-    /// What stands behind each certificate that it makes: its own, signed by the authority before, if there was one.
+    /// The cross-certificate appended to each chain: this authority's key, signed by its predecessor, if there was
+    /// one.
     cross: Option<CertificateDer<'static>>,
 }
 
-/// The authority that follows another one, and what the one before signed for it.
+/// The succeeding authority, and the certificates that its predecessor signed for it.
 pub(super) struct Succession {
     pub(super) next: Authority,
-    /// The hand-over, good from now on.
+    /// The hand-over, valid from now on.
     pub(super) handover: Handover,
-    /// The same cross-certificate, but over when it was made: it leads nobody any more and says what happened.
+    /// The same cross-certificate, but expired when it was made: no chain verifies by it, it only explains what
+    /// happened.
     pub(super) notice: CertificateDer<'static>,
 }
 
-/// A certificate fresh from the authority.
+/// A newly issued certificate.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// The certificate, and behind it how its authority follows the one before.
+    /// The certificate, followed by the cross-certificate of its authority.
     pub pem: String,
     /// Lower-case hexadecimal.
     pub serial: String,
-    /// Whom it names.
+    /// The principal that it names.
     pub principal: Principal,
-    /// Until when it is valid.
+    /// The end of its validity.
     pub not_after: SystemTime,
 }
 
-/// What a certificate calls its holder.
+/// The names of a certificate's holder.
 struct Names {
-    /// By this it is judged.
+    /// The URI, by which it is verified.
     uri: String,
-    /// For people.
+    /// The common name, for people.
     common: String,
 }
 
@@ -102,8 +104,8 @@ impl Authority {
         Ok(Authority { site: site.clone(), certificate, issuer, cross: None })
     }
 
-    /// Makes the authority that follows this one, in memory, for the site under its name or a new one. Certificates of this one
-    /// are good for `keep`.
+    /// Makes the authority that succeeds this one, in memory, for the site under its name or a new one. Certificates
+    /// of this one stay valid for `keep`.
     pub(super) fn succeed(
         &self,
         site: &SiteName,
@@ -113,7 +115,7 @@ impl Authority {
         let until = now + keep;
         let until_unix = unix_seconds(until).unsigned_abs();
         let origin = Origin::after(site, &self.certificate, until_unix)?;
-        // Another name, because lists and certificates are told apart by the name of who signed them.
+        // Another common name, because revocation lists and certificates are told apart by the name of their issuer.
         let name = format!("{site}{AUTHORITY_OF} {}", origin.number);
         let mut params = authority_params(&name, now, now + AUTHORITY_LIFE);
         params.custom_extensions = vec![origin.extension()];
@@ -147,7 +149,7 @@ impl Authority {
             let certificate = parse_chain(&pem)?.remove(0);
             match key_of(home, &certificate) {
                 Ok(key) => break (certificate, key),
-                // Both may be replaced just now.
+                // The two files may be being replaced just now.
                 Err(error) if tries == READ_AGAIN => return Err(error),
                 Err(_) => tries += 1,
             }
@@ -158,7 +160,7 @@ impl Authority {
         Ok(Authority { site: site.clone(), certificate, issuer, cross })
     }
 
-    /// Writes certificate and key; refuses to replace an authority.
+    /// Writes certificate and key; never overwrites an authority.
     pub fn store(&self, home: &Home) -> Result<(), Error> {
         if home.ca_key().exists() {
             let cause = "pki/ca.key exists; restore config.toml, or move the folder pki away to start again";
@@ -178,7 +180,7 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// The site whose names this authority gives.
+    /// The site for which this authority issues certificates.
     pub fn site(&self) -> &SiteName {
         &self.site
     }
@@ -193,7 +195,8 @@ impl Authority {
         to_pem("CERTIFICATE", &self.certificate)
     }
 
-    /// Names a PoP of this site for a year. `hosts` are its host names and addresses, for plain HTTPS clients.
+    /// Issues the certificate of a PoP of this site, for a year. `hosts` are its host names and addresses, for plain
+    /// HTTPS clients.
     pub fn issue_host(
         &self,
         key: &impl PublicKeyData,
@@ -209,7 +212,8 @@ impl Authority {
         self.issue(host, names, params, key, now, HOST_LIFE)
     }
 
-    /// Names a user of this site. `request` is a PEM certificate request, which proves that its sender has the key.
+    /// Issues the certificate of a user of this site. `request` is a PEM certificate request, which proves possession
+    /// of the key.
     pub fn issue_user(
         &self,
         name: &str,
@@ -229,11 +233,11 @@ impl Authority {
         self.issue(principal, names, params, &key, now, HOUR * hours)
     }
 
-    /// Names a user of this site for one transfer and no more than `scope` says; `parent` is the serial of the
-    /// certificate by which the user asks for it.
+    /// Issues a certificate of a user of this site for one transfer, restricted to `scope`; `parent` is the serial of
+    /// the certificate by which the user requested it.
     ///
     /// # Errors
-    /// `NotAllowed` for anybody but a user of this site, `UsageInvalid` for a life of nothing or over
+    /// `NotAllowed` for a principal that is no user of this site, `UsageInvalid` for a lifetime of zero or over
     /// [`MAX_DELEGATION_DAYS`] days.
     pub fn issue_delegated(
         &self,
@@ -260,7 +264,8 @@ impl Authority {
         self.issue(user.clone(), names, params, key, now, life)
     }
 
-    /// Names the agent of a storage of this site, for `life`. `request` is a PEM certificate request.
+    /// Issues the certificate of the agent of a storage of this site, for `life`. `request` is a PEM certificate
+    /// request.
     ///
     /// # Errors
     /// `NotAllowed` if the sponsor is no user of this site.
@@ -287,10 +292,11 @@ impl Authority {
         self.issue(user.clone(), names, params, &key, now, life)
     }
 
-    /// Names a user of this site for the mounts of one machine, for `life`. `request` is a PEM certificate request.
+    /// Issues a certificate of a user of this site for the mounts of one machine, for `life`. `request` is a PEM
+    /// certificate request.
     ///
     /// # Errors
-    /// `NotAllowed` for anybody but a user of this site.
+    /// `NotAllowed` for a principal that is no user of this site.
     pub fn issue_mount(
         &self,
         grant: &mounting::Grant,
@@ -335,13 +341,14 @@ impl Authority {
         Ok(Issued { pem, serial: facts.serial, principal, not_after: facts.not_after })
     }
 
-    /// The end of what is issued now: nothing outlives its authority. What one that has ended signs is refused because of that end.
+    /// The end of a certificate issued now: none outlives its authority. Certificates of an expired authority are
+    /// refused for its expiry.
     fn end(&self, now: SystemTime, life: Duration) -> Result<SystemTime, Error> {
         let own = Facts::read(&self.certificate)?.not_after;
         Ok(if own > now { own.min(now + life) } else { now + life })
     }
 
-    /// Signs the list of certificates taken back; `number` must grow from list to list.
+    /// Signs the revocation list; `number` must grow from list to list.
     pub fn sign_list(&self, revoked: &[Revoked], number: u64, now: SystemTime) -> Result<Vec<u8>, Error> {
         let revoked_certs = revoked.iter().map(revoked_params).collect::<Result<_, _>>()?;
         let params = CertificateRevocationListParams {
@@ -355,7 +362,7 @@ impl Authority {
         Ok(params.signed_by(&self.issuer).map_err(defect)?.der().to_vec())
     }
 
-    /// Takes certificates back and writes the new list to where [`super::trust::Trust`] reads it.
+    /// Revokes certificates and writes the new list to the file that [`super::trust::Trust`] reads.
     pub fn revoke(&self, home: &Home, serials: &[String], now: SystemTime) -> Result<(), Error> {
         for serial in serials {
             issued::note_revoked(home, serial, now)?;
@@ -363,7 +370,7 @@ impl Authority {
         self.publish_list(home, now)
     }
 
-    /// Signs the list of all that was taken back anew.
+    /// Signs the list of all revoked certificates anew.
     pub(super) fn publish_list(&self, home: &Home, now: SystemTime) -> Result<(), Error> {
         let path = home.crl_file(&self.site);
         let last = std::fs::read(&path).ok().and_then(|der| list_number(&der).ok()).unwrap_or(0);
@@ -374,7 +381,7 @@ impl Authority {
     }
 }
 
-/// What the certificate of an authority says, whoever signs it.
+/// The parameters of an authority's certificate, whoever signs it.
 fn authority_params(name: &str, now: SystemTime, end: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(name);
@@ -386,7 +393,7 @@ fn authority_params(name: &str, now: SystemTime, end: SystemTime) -> Certificate
     params
 }
 
-/// The key of an authority's certificate; while it is replaced, that may be the file of the next one.
+/// The key of an authority's certificate; while it is being replaced, that may be in the file of the next one.
 fn key_of(home: &Home, certificate: &CertificateDer<'_>) -> Result<KeyPair, Error> {
     let wanted = public_key(certificate)?;
     let mut first = None;
@@ -409,7 +416,7 @@ fn missing(path: &std::path::Path) -> Error {
     Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
 }
 
-/// Whether the certificate of an authority is that of the site which the configuration names.
+/// Checks that the certificate of an authority is that of the site in the configuration.
 ///
 /// # Errors
 /// `SiteRenamed`.
@@ -428,12 +435,12 @@ pub(super) fn check_name(site: &SiteName, authority: &CertificateDer<'_>) -> Res
             }
             Err(Error::new(Code::SiteRenamed, "read authority", site, cause))
         }
-        // One that was made elsewhere says nothing.
+        // An authority made elsewhere has no such name and is accepted.
         _ => Ok(()),
     }
 }
 
-/// Gives the PoP in `home` a fresh certificate, with a new key if it has none or `new_key` asks for one.
+/// Issues a fresh certificate for the PoP in `home`, with a new key if it has none or `new_key` is set.
 pub fn renew_host(
     home: &Home,
     authority: &Authority,
@@ -444,7 +451,7 @@ pub fn renew_host(
     certify_host(home, authority, endpoints, new_key, &home.host_cert(), now)
 }
 
-/// The same with the certificate in a file of its own.
+/// The same with the certificate in another file.
 pub(super) fn certify_host(
     home: &Home,
     authority: &Authority,
@@ -468,7 +475,7 @@ pub(super) fn certify_host(
     Ok(fresh)
 }
 
-/// The names of endpoints that a PoP's certificate is for, as the certificate has them.
+/// The host names and addresses of endpoints, in the form of the PoP's certificate.
 pub fn host_names(endpoints: &[String]) -> Vec<String> {
     let hosts = endpoints.iter().filter_map(|endpoint| endpoint_host(endpoint));
     let canonical = |host: String| match host.parse::<IpAddr>() {
@@ -514,7 +521,7 @@ fn named(text: &str) -> rcgen::DistinguishedName {
     name
 }
 
-/// A serial for what no certificate has: the number of a grant.
+/// A serial that no certificate has: the number of a grant.
 pub(super) fn random_number() -> String {
     serial_text(&random_serial().to_bytes())
 }

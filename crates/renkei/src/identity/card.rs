@@ -1,9 +1,9 @@
-//! Site cards: what one site's administrator hands to another's so that the two can trust each other.
+//! Site cards: exchanged by the administrators of two sites so that the sites can trust each other.
 //!
-//! A small TOML text with the site's name, its endpoints, the certificate of its authority and, if it has taken
-//! certificates back, its revocation list. The fingerprint line is SHA-256 of the authority's certificate; people
-//! compare it over another way (telephone) than the card came. A card whose fingerprint does not fit is refused.
-//! Non-goal: secrecy; a card holds nothing secret.
+//! A small TOML text with the site's name, its endpoints, the certificate of its authority and, if it has revoked
+//! certificates, its revocation list. The fingerprint line is SHA-256 of the authority's certificate; people compare
+//! it out of band (telephone). A card whose fingerprint does not match is refused. Non-goal: secrecy; a card holds
+//! nothing secret.
 
 use super::certificate::{parse, parse_chain, to_pem};
 use super::handover::{self, Handover, HandoverText, MAX_EARLIER};
@@ -19,25 +19,25 @@ use std::time::SystemTime;
 const VERSION: u32 = 1;
 /// Largest card accepted; room for a list of about 20,000 revoked certificates.
 pub const MAX_CARD_BYTES: usize = 1 << 20;
-/// Most endpoints in a card.
+/// Maximum of endpoints in a card.
 const MAX_ENDPOINTS: usize = 16;
 
-/// What is known of a site.
+/// A site card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteCard {
     /// The site.
     pub site: SiteName,
-    /// `host:port` of its PoPs, in the order to try them; of a site with `via`, known to its own users alone.
+    /// `host:port` of its PoPs, in the order to try them; for a site with `via`, known to its own users alone.
     pub endpoints: Vec<String>,
     /// Sites whose PoPs it keeps lines to, because it cannot be dialled.
     pub via: Vec<SiteName>,
     /// Certificate of its authority.
     pub authority: CertificateDer<'static>,
-    /// How the authority before handed over to this one, if it is not the site's first.
+    /// The hand-over from its previous authority, if it is not the site's first.
     pub handover: Option<Handover>,
-    /// The hand-overs before that one that may be followed, the newest first; for those who were away during it.
+    /// The hand-overs before that one that may be followed, the newest first; for sites that were offline during it.
     pub earlier: Vec<Handover>,
-    /// Its revocation list, DER; not checked here.
+    /// Its revocation list, DER; not verified here.
     pub revocation_list: Option<Vec<u8>>,
 }
 
@@ -95,19 +95,19 @@ impl SiteCard {
         )
     }
 
-    /// The card as other sites get it: they cannot dial a site that keeps lines.
+    /// The card as other sites get it: without the endpoints of a site that cannot be dialled.
     pub fn for_others(&self) -> SiteCard {
         let endpoints = if self.via.is_empty() { self.endpoints.clone() } else { Vec::new() };
         SiteCard { endpoints, ..self.clone() }
     }
 
-    /// Where the site is reached, for people.
+    /// The endpoints and hubs of the site, for people.
     pub fn places(&self) -> String {
         let through = self.via.iter().map(|site| format!("through {site}"));
         self.endpoints.iter().cloned().chain(through).collect::<Vec<_>>().join(", ")
     }
 
-    /// The certificates of the authorities that may vouch for names of the site at a moment, the newest first.
+    /// The certificates of the authorities that may issue names of the site at a time, the newest first.
     pub fn authorities(&self, at: SystemTime) -> impl Iterator<Item = &CertificateDer<'static>> {
         let live = self.handover.iter().filter(move |handover| handover.is_live(at));
         std::iter::once(&self.authority).chain(live.map(|handover| &handover.previous))
@@ -151,7 +151,7 @@ impl CardText {
     }
 }
 
-/// Looks at the version first, so that a newer card is called that and not "invalid".
+/// Checks the version first, so that a newer card is reported as such and not as invalid.
 fn check_version(text: &str) -> Result<(), Error> {
     #[derive(Deserialize)]
     struct Version {

@@ -1,7 +1,8 @@
-//! Which cards of other sites were added, changed and removed here, and when: one line of JSON for each, in `state/`.
+//! The history of added, changed and removed cards of other sites: one line of JSON for each change, in `state/`.
 //!
-//! Written by whoever changes the trust: the PoP that is told a partner's new card, and the commands of the administrator. The
-//! cards themselves count; nothing depends on this file, so what cannot be written or read is left out.
+//! Written by every process that changes the trust: the PoP that receives a partner's new card, and the
+//! administrator's commands. Best effort: the cards are authoritative and nothing depends on this file, so errors of
+//! reading and writing are ignored.
 
 use super::card::SiteCard;
 use crate::home::{Home, append_line, make_private_dir};
@@ -11,20 +12,20 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Of a longer file the newest part is read.
+/// Only the newest part of a longer file is read.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// A change of what is known of a site.
+/// A change of a site's card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardChange {
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub at_unix: u64,
     /// The site.
     pub site: SiteName,
-    /// Where it was reached; none if it was not known.
+    /// The endpoints before; none if the site was not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// Where it is reached; none if it is not trusted any more.
+    /// The endpoints after; none if the site is not trusted any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -37,13 +38,13 @@ impl CardChange {
         CardChange { at_unix: now.as_secs(), site: site.clone(), before, after }
     }
 
-    /// When it happened.
+    /// The time of the change.
     pub fn at(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.at_unix)
     }
 }
 
-/// Notes a change.
+/// Records a change.
 pub(super) fn note(home: &Home, change: &CardChange) {
     let line = serde_json::to_string(change).expect("a change is plain data") + "\n";
     let written = make_private_dir(home.state_dir())

@@ -1,4 +1,4 @@
-//! What a certificate says: names, dates, serial. Reads only; nothing here is a judgement of trust.
+//! Parsing of certificates: names, dates, serial. Nothing here is a decision about trust.
 
 use super::{agency, delegation, mounting};
 use renkei_core::error::{Code, Error};
@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
-/// How far before the moment in which it is made a certificate starts.
+/// How far certificates are backdated.
 pub(super) const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
-/// What matters of one certificate.
+/// The parsed fields of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The URI names of renkei's scheme, unchecked.
@@ -27,14 +27,14 @@ pub struct Facts {
     pub not_after: SystemTime,
     /// Whether it may sign other certificates.
     pub is_authority: bool,
-    /// What it is restricted to, if it is a delegated one.
+    /// The scope to which a delegated certificate is restricted.
     pub scope: Option<Scope>,
-    /// Serial of the certificate by which it was asked for, if it is a delegated one or an agent's; of a mount's, the
-    /// number of its grant.
+    /// Of a delegated certificate or an agent's: the serial of the certificate by which it was requested; of a
+    /// mount's: the number of its grant.
     pub parent: Option<String>,
-    /// The name of the mount for which it is, if it is a mount's.
+    /// The name of the mount, if it is a mount's.
     pub mount: Option<String>,
-    /// The user for whom it is, if it is an agent's.
+    /// The user for whom an agent's certificate was made.
     pub sponsor: Option<Principal>,
 }
 
@@ -76,7 +76,7 @@ impl Facts {
         }
     }
 
-    /// The one principal the certificate names, and what it is restricted to if it is a delegated one.
+    /// The one principal the certificate names, and the scope of a delegated one.
     pub fn holder(&self) -> Result<(Principal, Option<&Scope>), Error> {
         let Ok(principal) = Principal::parse_delegated_uri(self.name()?) else {
             return Ok((self.principal()?, None));
@@ -87,7 +87,7 @@ impl Facts {
         }
     }
 
-    /// Whether two thirds of its life have passed: time for a fresh one where that costs nobody anything.
+    /// Whether two thirds of its lifetime have passed: time to renew it where that needs no interaction.
     pub fn is_late(&self, now: SystemTime) -> bool {
         let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
         self.not_after.duration_since(now).unwrap_or_default() < life / 3
@@ -139,7 +139,7 @@ fn renkei_names(certificate: &X509Certificate<'_>) -> Result<Vec<String>, Error>
     Ok(names.value.general_names.iter().filter_map(uri).collect())
 }
 
-/// The public key of a certificate, DER: what stays the same when its holder renews it.
+/// The public key of a certificate, DER: it stays the same when the certificate is renewed.
 pub fn public_key(der: &CertificateDer<'_>) -> Result<Vec<u8>, Error> {
     Ok(parse(der)?.public_key().raw.to_vec())
 }
@@ -171,7 +171,7 @@ pub fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(separator)
 }
 
-/// A moment for people: `2026-11-21 20:26:00 UTC`.
+/// A time for people: `2026-11-21 20:26:00 UTC`.
 pub fn utc(time: SystemTime) -> String {
     let Ok(time) = ASN1Time::from_timestamp(unix_seconds(time)) else { return "far away".into() };
     let t = time.to_datetime();

@@ -1,7 +1,7 @@
-//! What proves who we are: a certificate chain and its private key, of the PoP or of a user.
+//! Credentials: a certificate chain and its private key, of the PoP or of a user.
 //!
-//! A user's credential is one PEM file of mode 600. The key is made where it is used and never leaves; what
-//! travels at login is a certificate request.
+//! A user's credential is one PEM file of mode 600. The key is generated where it is used and never leaves the
+//! machine; a login sends a certificate request.
 
 use super::certificate::{Facts, parse_chain, utc};
 use super::{secret, tls};
@@ -25,7 +25,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// The PoP's; fails if there is no PoP or the certificate is out of date.
+    /// The PoP's credential; fails if there is no PoP or the certificate is not valid now.
     pub fn host(home: &Home, now: SystemTime) -> Result<Self, Error> {
         let (certificate, key) = (home.host_cert(), home.host_key());
         let chain = read_text(&certificate, 256 * 1024)?.ok_or_else(|| no_pop(&certificate))?;
@@ -33,12 +33,12 @@ impl Credential {
         Self::parse(&chain, &key, &certificate)?.checked(now)
     }
 
-    /// The user's; fails if there was no login or the certificate is out of date.
+    /// The user's credential; fails if there was no login or the certificate is not valid now.
     pub fn user(home: &Home, now: SystemTime) -> Result<Self, Error> {
         Self::of_user(home)?.checked(now)
     }
 
-    /// Whom the user's certificate names, whether it is still good or not.
+    /// The principal of the user's certificate, valid or not.
     pub fn user_named(home: &Home) -> Result<Principal, Error> {
         Self::of_user(home)?.principal()
     }
@@ -47,7 +47,8 @@ impl Credential {
         Self::in_one_file(&home.user_credential())
     }
 
-    /// That of the mounts of this directory, else the user's; if neither is good now, why the first is not.
+    /// The credential of the mounts of this directory, else the user's; if neither is valid now, the error of the
+    /// first.
     pub fn for_mount(home: &Home, now: SystemTime) -> Result<Self, Error> {
         match Self::of_mount(home)?.map(|mount| mount.checked(now)) {
             None => Self::user(home, now),
@@ -56,7 +57,7 @@ impl Credential {
         }
     }
 
-    /// That of the mounts of this directory, good or not, if they have one.
+    /// The credential of the mounts of this directory, valid or not, if they have one.
     pub fn of_mount(home: &Home) -> Result<Option<Self>, Error> {
         let path = home.mount_credential();
         if path.exists() { Self::in_one_file(&path).map(Some) } else { Ok(None) }
@@ -69,7 +70,7 @@ impl Credential {
         Self::parse(&text, &text, path)
     }
 
-    /// Takes PEM texts and checks that key and leaf belong together.
+    /// Parses PEM texts and checks that key and leaf match.
     pub fn parse(chain: &str, key: &str, origin: &Path) -> Result<Self, Error> {
         let bad =
             |cause: String| Error::new(Code::BadCertificate, "read credential", origin.display(), cause);
@@ -78,7 +79,7 @@ impl Credential {
         Self::paired(chain, key).map_err(|error| bad(error.cause))
     }
 
-    /// Takes a chain and a key that must belong together.
+    /// Makes a credential of a chain and a key, which must match.
     pub(super) fn paired(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -90,17 +91,17 @@ impl Credential {
         Ok(Credential { chain, key })
     }
 
-    /// What the leaf says.
+    /// The fields of the leaf.
     pub fn facts(&self) -> Result<Facts, Error> {
         Facts::read(&self.chain[0])
     }
 
-    /// Whom the leaf names; a delegated certificate is refused.
+    /// The principal of the leaf; a delegated certificate is refused.
     pub fn principal(&self) -> Result<Principal, Error> {
         self.facts()?.principal()
     }
 
-    /// Whom the leaf names, also in a delegated certificate.
+    /// The principal of the leaf, also of a delegated certificate.
     pub fn holder(&self) -> Result<Principal, Error> {
         self.facts()?.holder().map(|(principal, _)| principal)
     }
@@ -126,11 +127,11 @@ impl Clone for Credential {
     }
 }
 
-/// A fresh key and the request that asks for a certificate on it.
+/// A fresh key and a certificate request for it.
 pub struct KeyRequest {
     /// Private key, PEM; secret.
     pub key: String,
-    /// Certificate request, PEM; names nobody, the authority decides.
+    /// Certificate request, PEM; without a name, which the authority sets.
     pub request: String,
 }
 
@@ -140,7 +141,7 @@ impl KeyRequest {
         Self::of(&generate_key()?)
     }
 
-    /// Makes a request for a key that is there already, in PEM; certificates may stand before it.
+    /// Makes a request for an existing key, in PEM; certificates may precede it.
     pub fn again(text: &str) -> Result<Self, Error> {
         let key = text.find("-----BEGIN PRIVATE KEY").map_or(text, |at| &text[at..]);
         let bad = |error: rcgen::Error| Error::new(Code::BadCertificate, "read key", "", error);

@@ -1,16 +1,15 @@
-//! The credential a transfer works with when its user is gone: scoped, limited in time, the PoP's to use.
+//! Delegated credentials of transfers whose user is offline: scoped, limited in time, used by the PoP.
 //!
-//! The site's own authority names the user in it under another kind of name than in the user's own certificate, so
-//! that a program that knows no scopes finds no name it could believe; the scope is in an extension beside it. The key
-//! is made by the PoP, one for each transfer, and kept by it alone. What may be done with it is decided at each site,
-//! by that site's own map: who is not mapped any more has nothing from an old delegation.
+//! The site's own authority names the user in it by another kind of name than in the user's own certificate, so that
+//! a program that does not know scopes finds no valid name; the scope is in an extension beside it. The PoP makes one
+//! key per transfer and keeps it. Each site authorises its use by its own map: a user who is not mapped any more
+//! gains nothing by an old delegation.
 //!
-//! It carries the serial of the certificate by which the user asked for it, its parent, and is worth nothing once that is
-//! taken back: so the list of what was taken back stays short, however many transfers a user has queued.
+//! It carries the serial of the certificate by which the user requested it, its parent, and is void once the parent
+//! is revoked: so the revocation list stays short, however many transfers a user has queued.
 //!
-//! Guarantees: every certificate is on record before it is used; `renkei revoke` of it, of its parent or of the user
-//! takes it back. Non-goals: delegation by users themselves,
-//! chains of delegation.
+//! Guarantees: every certificate is recorded before it is used; `renkei revoke` of it, of its parent or of the user
+//! revokes it. Non-goals: delegation by users themselves, chains of delegation.
 
 use super::authority::{Authority, Issued};
 use super::certificate::{parse_chain, serial_text};
@@ -29,7 +28,7 @@ use std::time::{Duration, SystemTime};
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::X509Certificate;
 
-/// The extension with the scope: below 2.25, where anybody may take a random UUID; its halves are two arcs, because
+/// The extension with the scope: below 2.25, where random UUIDs are free to use; its halves are two arcs, because
 /// software holds an arc in 64 bits.
 const SCOPE_OID: [u64; 4] = [2, 25, 0x5c1d_0e2b_7a9f_4c36, 0x9e4b_61d8_03f7_a5c2];
 
@@ -39,15 +38,15 @@ const VERSION: u8 = 1;
 /// A delegated credential.
 #[derive(Clone, Debug)]
 pub struct Delegation {
-    /// What the PoP shows at other sites.
+    /// The credential that the PoP presents to other sites.
     pub credential: Credential,
     /// Lower-case hexadecimal.
     pub serial: String,
-    /// Whom it names.
+    /// The user that it names.
     pub principal: Principal,
-    /// What it may do.
+    /// The scope to which it is restricted.
     pub scope: Scope,
-    /// Until when it is valid.
+    /// The end of its validity.
     pub not_after: SystemTime,
 }
 
@@ -59,16 +58,16 @@ struct Stored {
     chain: Vec<Vec<u8>>,
 }
 
-/// Who delegates: a user of the authority's site, by one of the user's own certificates.
+/// The user who delegates, of the authority's site, authenticated by one of the user's own certificates.
 #[derive(Clone, Debug)]
 pub struct Delegator {
     /// The user.
     pub user: Principal,
-    /// Serial of the certificate that proved it.
+    /// Serial of the certificate that authenticated the user.
     pub serial: String,
 }
 
-/// Makes a credential for each scope, good for `life`; all are on record when this returns.
+/// Issues a credential for each scope, valid for `life`; all are recorded when this returns.
 pub fn issue(
     home: &Home,
     authority: &Authority,
@@ -107,21 +106,21 @@ fn make(
 }
 
 impl Delegation {
-    /// Whether it would be believed by whoever trusts as `trust` does; to be asked before it is used.
+    /// Whether it verifies under `trust`; to be checked before it is used.
     ///
     /// # Errors
-    /// `DelegationExpired`, `CertificateRevoked`, and what else [`verify_holder`] finds.
+    /// `DelegationExpired`, `CertificateRevoked`, and the other errors of [`verify_holder`].
     pub fn check(&self, trust: &Trust, now: SystemTime) -> Result<(), Error> {
         verify_holder(&self.credential.chain, trust, now).map(drop)
     }
 
-    /// A compact form to be kept where nobody but the PoP can read it.
+    /// A compact serialised form, with the key: to be stored where only the PoP can read it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let chain = self.credential.chain.iter().map(|certificate| certificate.to_vec()).collect();
         encode(&Stored { version: VERSION, key: self.credential.key.secret_der().to_vec(), chain })
     }
 
-    /// Reads what [`Delegation::to_bytes`] gave.
+    /// Parses the form of [`Delegation::to_bytes`].
     ///
     /// # Errors
     /// `BadCertificate` and `BadScope` for anything else.
@@ -142,8 +141,8 @@ impl Delegation {
     }
 }
 
-/// Parent and scope as a certificate carries them. Not marked critical, which the checks of today's libraries refuse
-/// whatever one does with it; the name beside it keeps out who does not know it.
+/// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions
+/// unconditionally; the kind of name beside it keeps out programs that do not know it.
 pub(super) fn extension(scope: &Scope, parent: &str) -> CustomExtension {
     let parent = issued::serial_bytes(parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
@@ -156,7 +155,7 @@ pub(super) fn extension(scope: &Scope, parent: &str) -> CustomExtension {
 /// Parent and scope of a certificate, if it is a delegated one.
 ///
 /// # Errors
-/// `BadScope` if what it has is not that, or is there twice.
+/// `BadScope` if the extension is malformed, or is there twice.
 pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<(String, Scope)>, Error> {
     let oid = Oid::from(&SCOPE_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
@@ -174,7 +173,7 @@ pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option
     Ok(Some((serial_text(parent), Scope::decode(scope)?)))
 }
 
-/// A scope that makes its certificate useless.
+/// The error of a scope that makes its certificate invalid.
 pub(super) fn bad_scope(cause: &str) -> Error {
     Error::new(Code::BadScope, "read scope", "certificate", cause)
 }
@@ -194,7 +193,7 @@ pub(super) fn octet_string(bytes: &[u8]) -> Vec<u8> {
 /// Tag of an octet string (X.690, 8.7).
 const OCTET_STRING: u8 = 4;
 
-/// What is in an octet string that fills `der` and is written as [`octet_string`] does.
+/// The content of an octet string that fills `der` and is encoded as by [`octet_string`].
 pub(super) fn octets(der: &[u8]) -> Option<&[u8]> {
     let start = match der.get(1)? {
         length @ 0..=0x7f => der.len().checked_sub(usize::from(*length))?,
@@ -257,7 +256,7 @@ mod tests {
             Trust::load(&self.home).unwrap()
         }
 
-        /// What the site that made them says of a chain.
+        /// The result of verifying a chain at the site that issued it.
         fn judge(&self, delegation: &Delegation, at: SystemTime) -> Result<(), Code> {
             delegation.check(&self.trust(), at).map_err(|error| error.code)
         }
@@ -272,7 +271,7 @@ mod tests {
         assert_eq!(made.not_after, now() + 7 * DAY);
         let refused = verify_peer(&made.credential.chain, &here.trust(), now()).unwrap_err();
         assert_eq!(refused.code, Code::OutOfScope);
-        // What a program that knows no scopes makes of it.
+        // A program that does not know scopes finds no valid name.
         let facts = made.credential.facts().unwrap();
         assert_eq!(facts.names, ["renkei://kek/delegated/alice"]);
         assert!(Principal::parse_uri(&facts.names[0]).is_err());
@@ -346,7 +345,7 @@ mod tests {
         }
     }
 
-    /// An authority that signs whatever it is told to.
+    /// An authority that signs any request.
     struct Careless(SiteCard, rcgen::Issuer<'static, rcgen::KeyPair>);
 
     impl Careless {
@@ -359,7 +358,7 @@ mod tests {
             Careless(SiteCard { authority, ..card(&model) }, rcgen::Issuer::new(params, key))
         }
 
-        /// What a place that trusts it makes of a certificate with this name and these scopes.
+        /// The result of verifying a certificate with this name and these scopes, under this trusted authority.
         fn judge(&self, name: &str, scopes: &[Vec<u8>]) -> Result<Option<Scope>, Code> {
             let dir = tempfile::tempdir().unwrap();
             let mut trust = Trust::empty(&Home::at(dir.path()));
@@ -407,7 +406,7 @@ mod tests {
         assert_eq!(foreign, Err(Code::ForeignName));
     }
 
-    /// A scope as large as may be, with certificate and ticket, fits the first message a PoP takes.
+    /// The largest scope, with certificate and ticket, fits into the first message that a PoP accepts.
     #[test]
     fn the_largest_scope_passes_a_handshake_and_a_resumed_one() {
         let here = here();

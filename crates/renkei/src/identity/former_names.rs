@@ -1,8 +1,9 @@
 //! The former names of renamed sites, as a PoP or a user keeps them: `trust/former-names`.
 //!
-//! A process installs them at its start, and then all names that it reads are those of today. A PoP that learns of another
-//! former name while it runs starts again ([`has_more`]). Cards and revocation lists under a former name are
-//! passed over by [`super::trust`], and removed at the next start ([`tidy`]). Non-goal: who may say that a site was renamed, see there.
+//! A process installs them at its start; from then on all names that it parses are mapped to the current ones. A PoP
+//! that learns another former name while it runs restarts ([`has_more`]). Cards and revocation lists under a former
+//! name are skipped by [`super::trust`], and removed at the next start ([`tidy`]). Non-goal: authorising a renaming,
+//! see there.
 
 use super::trust::{card_files, is_of_former_name, remove_file};
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
@@ -14,18 +15,18 @@ use renkei_core::path::SiteName;
 const MAX_BYTES: u64 = 1 << 20;
 const HEAD: &str = "# Sites that were renamed: the former name and that of today. Written by renkei.\n";
 
-/// The former names that are known in a directory.
+/// The former names in the file of a directory.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn read(home: &Home) -> Result<FormerNames, Error> {
     FormerNames::parse(&read_text(&home.former_names_file(), MAX_BYTES)?.unwrap_or_default())
 }
 
-/// Makes the former names that a PoP and its user know known to this process.
+/// Installs the former names of a PoP and its user in this process.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn install(home: &Home) -> Result<(), Error> {
     for home in [home, &home.of_user()] {
         read(home)?.install();
@@ -33,10 +34,10 @@ pub fn install(home: &Home) -> Result<(), Error> {
     Ok(())
 }
 
-/// Keeps a former name.
+/// Records a former name.
 ///
 /// # Errors
-/// `ConfigInvalid` if the new name is a former one, and those of the file.
+/// `ConfigInvalid` if the new name is a former one, and errors of the file.
 pub(super) fn note(home: &Home, former: &str, current: &SiteName) -> Result<(), Error> {
     let mut names = read(home)?;
     if names.current(former) == Some(current.as_str()) {
@@ -47,18 +48,18 @@ pub(super) fn note(home: &Home, former: &str, current: &SiteName) -> Result<(), 
     write_file(&home.former_names_file(), (HEAD.to_owned() + &names.to_text()).as_bytes(), 0o644)
 }
 
-/// Whether a directory has former names beside those that a process started with.
+/// Whether a directory has former names that were not known when a process started.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn has_more(home: &Home, at_start: &FormerNames) -> Result<bool, Error> {
     Ok(read(home)?.iter().any(|(former, current)| at_start.current(former) != Some(current)))
 }
 
-/// Removes cards under former names, and has revocation lists under the names of today.
+/// Removes cards under former names, and renames revocation lists to the current names.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn tidy(home: &Home) -> Result<(), Error> {
     for (former, current) in read(home)?.iter() {
         let (old, new) = (list_file(home, former), list_file(home, current));

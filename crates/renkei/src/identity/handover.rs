@@ -1,15 +1,17 @@
-//! How the authority of a site hands over to the next one.
+//! The hand-over (key rollover) from a site's authority to the next one.
 //!
-//! The certificate of an authority that is not the site's first says so itself, in an extension: for which site it is, the
-//! how many-th it is, which one it follows (SHA-256), and until when the certificates of that one are good. The one before signs
-//! a cross-certificate: name and key of the new one, until the same moment (RFC 4210, 4.4, "new with old"). Each vouches for the other:
-//! whoever trusts the old one is led to the new one, whoever knows the new one alone accepts what the old one signed.
+//! The certificate of an authority that is not the site's first has an extension with its origin: the site, its
+//! sequence number, its predecessor (SHA-256), and until when the predecessor's certificates are valid. The
+//! predecessor signs a cross-certificate: name and key of the new one, until the same time (RFC 4210, 4.4, "new with
+//! old"). So a peer that trusts the old authority can verify the new one, and a peer that knows the new one alone
+//! accepts the certificates of the old one.
 //!
-//! A card also has hand-overs from before, so that who was away during several of them goes from the authority known there to that of
-//! now. Each authority names the one before by its digest: the newest one determines the whole chain.
+//! A card also has earlier hand-overs, so that a site that was offline during several of them can follow from the
+//! authority it knows to the current one. Each authority names its predecessor by digest: the newest one determines
+//! the whole chain.
 //!
-//! Guarantees: a hand-over is of one site, between these two authorities and in this direction. Non-goal: protection
-//! where the old key is known to others; who has it can hand over, too (docs/security.md).
+//! Guarantees: a hand-over is bound to one site, these two authorities and this direction. Non-goal: protection where
+//! the old key is compromised; its holder can hand over, too (docs/security.md).
 
 use super::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
 use super::delegation::{octet_string, octets};
@@ -26,36 +28,36 @@ use x509_parser::prelude::X509Certificate;
 
 /// The extension with the origin: below 2.25, as that of a delegation.
 const ORIGIN_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x2a6d_5f10_c97b_43e5];
-/// The extension with the name that the site had under the authority before, if that was another one.
+/// The extension with the previous name of the site, if the site was renamed with this authority.
 const FORMER_NAME_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x5c81_0e37_b46a_49d2];
 /// Version of the extension.
 const VERSION: u8 = 1;
-/// Longest time for which two authorities of a site are good.
+/// Longest overlap, in which two authorities of a site are valid.
 pub const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Most hand-overs in a card beside the newest one: with overlaps of a month, those of most of a year at the least.
+/// Maximum of hand-overs in a card beside the newest one: with overlaps of a month, those of most of a year at least.
 pub(super) const MAX_EARLIER: usize = 8;
 
-/// Where an authority comes from, as its certificate says.
+/// The origin of an authority, from its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Origin {
     version: u8,
     pub(super) site: SiteName,
-    /// The first authority of a site, which has no origin, is number 1.
+    /// The sequence number; the first authority of a site, which has no origin, is number 1.
     pub(super) number: u32,
-    /// SHA-256 of the certificate of the authority before.
+    /// SHA-256 of the predecessor's certificate.
     previous: [u8; 32],
-    /// Until when certificates of the authority before are good, at most.
+    /// Until when certificates of the predecessor are valid, at most.
     until_unix: u64,
 }
 
-/// The hand-over from the authority before to the one that a card names.
+/// The hand-over from the previous authority to the one of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handover {
-    /// Certificate of the authority before.
+    /// Certificate of the previous authority.
     pub previous: CertificateDer<'static>,
-    /// Name and key of the new authority, signed by the one before.
+    /// The cross-certificate: name and key of the new authority, signed by the previous one.
     pub cross: CertificateDer<'static>,
-    /// Until when certificates of the one before are good, seconds since 1970.
+    /// Until when certificates of the previous one are valid, seconds since 1970.
     pub until_unix: u64,
 }
 
@@ -68,7 +70,7 @@ pub(super) struct HandoverText {
 }
 
 impl Origin {
-    /// The origin of the authority that follows `previous`.
+    /// The origin of the authority that succeeds `previous`.
     pub(super) fn after(
         site: &SiteName,
         previous: &CertificateDer<'_>,
@@ -79,15 +81,15 @@ impl Origin {
         Ok(Origin { version: VERSION, site: site.clone(), number, previous: digest, until_unix })
     }
 
-    /// As the certificate carries it.
+    /// The extension of the certificate.
     pub(super) fn extension(&self) -> CustomExtension {
         CustomExtension::from_oid_content(&ORIGIN_OID, octet_string(&encode(self)))
     }
 
-    /// That of an authority's certificate, if it is not the first of its site.
+    /// The origin of an authority's certificate, if it is not the first of its site.
     ///
     /// # Errors
-    /// `BadCertificate` if what it has is no origin, or is there twice.
+    /// `BadCertificate` if the extension is malformed, or is there twice.
     pub(super) fn read(authority: &CertificateDer<'_>) -> Result<Option<Self>, Error> {
         Self::of(&parse(authority)?)
     }
@@ -102,7 +104,7 @@ impl Origin {
     }
 }
 
-/// What an extension of an authority's certificate holds.
+/// The content of an extension of an authority's certificate.
 fn extension<'c>(certificate: &X509Certificate<'c>, oid: &[u64]) -> Result<Option<&'c [u8]>, Error> {
     let oid = Oid::from(oid).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
@@ -117,13 +119,13 @@ fn bad_extension(cause: &str) -> Error {
     Error::new(Code::BadCertificate, "read certificate", "origin", cause)
 }
 
-/// The extension of an authority under which the site has another name than before.
+/// The extension of an authority under which the site was renamed.
 pub(super) fn former_name_extension(name: &SiteName) -> CustomExtension {
     CustomExtension::from_oid_content(&FORMER_NAME_OID, octet_string(name.as_str().as_bytes()))
 }
 
-/// The name that the site had under the authority before, if that was another one. It is as it was then, also where it is
-/// known as a former name.
+/// The name that the site had under the previous authority, if that was another one; not mapped to the current name,
+/// even where it is known as a former name.
 ///
 /// # Errors
 /// `BadCertificate`.
@@ -135,7 +137,7 @@ pub fn former_name(authority: &CertificateDer<'_>) -> Result<Option<String>, Err
         .ok_or_else(|| bad_extension("its former name is not that of a site"))
 }
 
-/// The how many-th authority of its site a certificate is of.
+/// The sequence number of an authority of its site.
 ///
 /// # Errors
 /// `BadCertificate`.
@@ -144,7 +146,7 @@ pub(super) fn number_of(authority: &CertificateDer<'_>) -> Result<u32, Error> {
 }
 
 impl Handover {
-    /// Checks all that can be told without a clock: both sides have signed, for this site, in this direction.
+    /// Checks all that needs no clock: both authorities signed, for this site, in this direction.
     ///
     /// # Errors
     /// `CardInvalid`.
@@ -186,17 +188,17 @@ impl Handover {
         }
     }
 
-    /// Whether both authorities are good then.
+    /// Whether both authorities are valid at that time.
     pub fn is_live(&self, at: SystemTime) -> bool {
         at < self.until()
     }
 
-    /// Until when certificates of the authority before are good.
+    /// Until when certificates of the previous authority are valid.
     pub fn until(&self) -> SystemTime {
         UNIX_EPOCH.checked_add(Duration::from_secs(self.until_unix)).unwrap_or(UNIX_EPOCH)
     }
 
-    /// What of two that lead to the same authority is known after both: an end that has come nearer, never one farther away.
+    /// The merge of two hand-overs to the same authority: an earlier end is adopted, never a later one.
     pub(super) fn or_shorter(self, told: Option<&Handover>) -> Handover {
         match told {
             Some(told) if told.until_unix < self.until_unix && told.previous == self.previous => told.clone(),
@@ -213,11 +215,11 @@ impl Handover {
     }
 }
 
-/// Whether `known` handed over, by one or more of these hand-overs of a card, the newest first. At a moment, all of them have to be
-/// good; without one, it counts that they ever were.
+/// Checks that `known` handed over, by one or more of these hand-overs of a card, the newest first. With a time, all
+/// of them have to be valid then; without one, expired ones count.
 ///
 /// # Errors
-/// `CardConflict` if it did not, `AuthorityReplaced` if it did and the time for it is over.
+/// `CardConflict` if it did not, `AuthorityReplaced` if it did and the overlap is over.
 pub(super) fn lead<'h>(
     site: &SiteName,
     known: &CertificateDer<'_>,
@@ -245,7 +247,7 @@ pub(super) fn lead<'h>(
     refused(Code::CardConflict, "the hand-over that it shows is not by the authority known here".into())
 }
 
-/// The signature of an authority whose own life is over begins no chain.
+/// An expired authority's signature starts no chain of several hand-overs.
 fn refuse_expired(site: &SiteName, known: &CertificateDer<'_>) -> Result<(), Error> {
     let end = Facts::read_end(&parse(known)?);
     if SystemTime::now() <= end {
@@ -285,13 +287,13 @@ pub(super) fn check_all(
     Ok(())
 }
 
-/// The name that a site had under the authority before this one.
+/// The name that a site had under the predecessor of this authority.
 pub(super) fn name_before(site: &SiteName, authority: &CertificateDer<'_>) -> Result<SiteName, Error> {
     former_name(authority)?.map_or_else(|| Ok(site.clone()), |former| SiteName::parse(&former))
 }
 
-/// Whether a chain may go on from the hand-over to `authority` with the one to `previous`. It ends where an authority was replaced
-/// without any overlap, which is done when others may have its key, and where the site got its name.
+/// Whether a chain may continue from the hand-over to `authority` with the one to `previous`. It ends where an
+/// authority was replaced without any overlap, as after a compromise of its key, and where the site was renamed.
 pub(super) fn may_follow(
     authority: &CertificateDer<'_>,
     previous: &CertificateDer<'_>,
@@ -299,7 +301,7 @@ pub(super) fn may_follow(
     Ok(had_overlap(authority)? && had_overlap(previous)? && former_name(previous)?.is_none())
 }
 
-/// Whether an authority says that the one before was good beside it for some time.
+/// Whether an authority's certificate grants its predecessor an overlap.
 fn had_overlap(authority: &CertificateDer<'_>) -> Result<bool, Error> {
     let certificate = parse(authority)?;
     let Some(origin) = Origin::of(&certificate)? else { return Ok(false) };
@@ -308,7 +310,7 @@ fn had_overlap(authority: &CertificateDer<'_>) -> Result<bool, Error> {
 }
 
 impl HandoverText {
-    /// Reads the certificates; what they say is not checked here.
+    /// Parses the certificates; their content is not checked here.
     pub(super) fn into_handover(self) -> Result<Handover, Error> {
         let one = |pem: &str| Ok(parse_chain(pem)?.remove(0));
         let (previous, cross) = (one(&self.previous)?, one(&self.cross)?);
@@ -343,7 +345,7 @@ mod tests {
         second: Authority,
         /// The card of the site once it has the second one.
         card: SiteCard,
-        /// The same with the hand-over that is over.
+        /// The same with an expired hand-over.
         ended: SiteCard,
         trust: Trust,
         now: SystemTime,
@@ -423,7 +425,7 @@ mod tests {
         assert!(refused.cause.contains("kek is called tsukuba now"), "{refused}");
         let alice = user(&made.next, here.now);
         assert_eq!(judge(&alice, &here.trust, here.now), Ok(Principal::parse("alice@tsukuba").unwrap()));
-        // Told again, also after a kill before the name was noted.
+        // Presented again, also after a kill before the name was recorded.
         std::fs::remove_file(home.former_names_file()).unwrap();
         assert_eq!(here.trust.add(renamed).unwrap(), Added::Renamed);
         assert_eq!(super::super::former_names::read(&home).unwrap().current("kek"), Some("tsukuba"));
@@ -432,20 +434,20 @@ mod tests {
     #[test]
     fn nobody_takes_the_name_of_another_site() {
         let mut here = here();
-        // Who says to have been kek, and is not.
+        // An impostor claims the former name kek.
         let impostor = Authority::create(&site("kek"), here.now).unwrap();
         let forged = impostor.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
         let forged = SiteCard { handover: Some(forged.handover), ..card(&forged.next) };
         assert_eq!(here.trust.add(taken(&forged).unwrap()).unwrap_err().code, Code::CardConflict);
         assert_eq!(here.trust.add_given(forged).unwrap_err().code, Code::CardConflict);
-        // Who was kek, and takes the name of a site that is known.
+        // The former kek claims the name of a site that is known.
         let osaka = Authority::create(&site("osaka"), here.now).unwrap();
         here.trust.add(card(&osaka)).unwrap();
         let made = here.first.succeed(&site("osaka"), 30 * DAY, here.now).unwrap();
         let renamed = SiteCard { handover: Some(made.handover), ..card(&made.next) };
         assert_eq!(here.trust.add_given(renamed).unwrap_err().code, Code::CardConflict);
         assert_eq!(&here.trust.card(&site("osaka")).unwrap().authority, osaka.certificate());
-        // The name of another one is not even read as a name.
+        // The former name of another site is not even recorded.
         assert!(former_names_of_cards(&here).is_empty());
     }
 
@@ -460,7 +462,7 @@ mod tests {
         here.trust.add(here.card.clone()).unwrap();
         assert_eq!(here.trust.add(here.ended.clone()).unwrap(), Added::Updated);
         assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateExpired));
-        // The card from before the end is shown again.
+        // The card from before the early end is presented again.
         assert_eq!(here.trust.add(here.card.clone()).unwrap(), Added::Same);
         assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateExpired));
     }
@@ -473,7 +475,7 @@ mod tests {
         let forged = SiteCard { handover: Some(forged.handover), ..card(&forged.next) };
         assert_eq!(here.trust.add(taken(&forged).unwrap()).unwrap_err().code, Code::CardConflict);
         assert_eq!(here.trust.add_given(forged.clone()).unwrap_err().code, Code::CardConflict);
-        // Not the one before either, once the new one is in force.
+        // Not the previous authority either, once the new one is in force.
         here.trust.add(here.card.clone()).unwrap();
         let again = here.first.succeed(&site("kek"), 30 * DAY, here.now).unwrap();
         let again = SiteCard { handover: Some(again.handover), ..card(&again.next) };
@@ -513,7 +515,7 @@ mod tests {
         taken(&here.card).unwrap();
     }
 
-    /// A card of the newest of some authorities, with all that led to it.
+    /// A card of the newest of some authorities, with all hand-overs to it.
     fn chained(made: &[&super::super::authority::Succession]) -> SiteCard {
         let mut handovers: Vec<Handover> = made.iter().rev().map(|one| one.handover.clone()).collect();
         let newest = handovers.remove(0);
@@ -533,14 +535,14 @@ mod tests {
         assert_eq!(here.trust.compare(&whole).unwrap(), Added::Replaced, "all of them are good");
         let to_new_name = taken(&chained(&[&second, &third, &renamed])).unwrap();
         assert_eq!(here.trust.compare(&to_new_name).unwrap(), Added::Renamed);
-        // One of them is over: by itself nobody follows, by the word of who is believed they do.
+        // One of them is expired: refused by itself, accepted from a trusted source.
         let mut over = whole.clone();
         over.earlier[0].until_unix = 1;
         assert_eq!(here.trust.add(taken(&over).unwrap()).unwrap_err().code, Code::AuthorityReplaced);
         assert_eq!(here.trust.add_given(taken(&over).unwrap()).unwrap(), Added::Replaced);
         assert_eq!(here.trust.compare(&whole).unwrap(), Added::Updated);
         assert_eq!(here.trust.add_given(card(&here.first)).unwrap_err().code, Code::CardConflict, "back");
-        // Of the older authorities only the one before vouches for anybody.
+        // Of the older authorities only the previous one may still issue.
         assert_eq!(judge(&user(&here.first, here.now), &here.trust, here.now), Err(Code::UnknownAuthority));
         judge(&user(&second.next, here.now), &here.trust, here.now).unwrap();
     }
@@ -620,7 +622,7 @@ mod tests {
         here.trust.add(here.card.clone()).unwrap();
         assert_eq!(judge(&old, &here.trust, here.now), Err(Code::CertificateRevoked), "by the list before");
         judge(&new, &here.trust, here.now).unwrap();
-        // A list of the new authority counts more than any of the one before.
+        // A list of the current authority supersedes any of the previous one.
         let list = here.second.sign_list(&[serial(&old), serial(&new)], 7, here.now).unwrap();
         assert!(here.trust.merge_crl(&site("kek"), &list).unwrap());
         let empty = here.first.sign_list(&[], 99, here.now).unwrap();

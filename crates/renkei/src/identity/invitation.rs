@@ -1,10 +1,10 @@
 //! Invitations: one line that lets another site's administrator exchange site cards with this site over the wire.
 //!
-//! The line names the site, where to reach it, the SHA-256 of its authority's certificate and a secret. It works for one
-//! site, until it expires; whoever comes with it proves to have the key of a certificate of the site it says it is.
-//! The PoP keeps the SHA-256 of the secret as the name of a file in `state/invitations`, never the secret itself; a
-//! used one stays until it expires, so that the same site can come again after a broken connection, with the same card:
-//! a line that was used changes nothing any more.
+//! The line names the site, its endpoints, the SHA-256 of its authority's certificate and a secret. It works for one
+//! site, until it expires; the joining site proves possession of the key of a certificate of the site it claims to
+//! be. The PoP stores the SHA-256 of the secret as the name of a file in `state/invitations`, never the secret
+//! itself; a used one stays until it expires, so that the same site can retry after a broken connection, with the
+//! same card: a used line changes nothing any more.
 
 use super::card::SiteCard;
 use super::certificate::{hex, unix_seconds};
@@ -22,12 +22,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-/// What proves that somebody was invited.
+/// The secret of an invitation.
 pub type Secret = [u8; 16];
 
-/// Longest life of an invitation.
+/// Longest lifetime of an invitation.
 pub const LONGEST_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Invitations open at a time.
+/// Maximum of open invitations.
 const MAX_OPEN: usize = 1000;
 /// Characters of an invitation's id.
 const ID_CHARS: usize = 8;
@@ -35,36 +35,36 @@ const ID_CHARS: usize = 8;
 /// An invitation as one administrator hands it to another; its text form is the line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Invitation {
-    /// Who invites.
+    /// The inviting site.
     pub site: SiteName,
-    /// Where it is reached.
+    /// Its endpoints.
     pub endpoints: Vec<String>,
-    /// Sites whose PoPs lead to it.
+    /// Sites whose PoPs relay to it.
     pub via: Vec<SiteName>,
     authority: [u8; 32],
-    /// Not to be shown.
+    /// The secret: not to be shown.
     pub secret: Secret,
 }
 
-/// An invitation that can still be used, or was.
+/// An invitation that is not expired, used or not.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Open {
-    /// Names it; says nothing of the secret.
+    /// Identifies it without disclosing the secret.
     pub id: String,
-    /// Until when, seconds since 1970.
+    /// The expiry, seconds since 1970.
     pub expires_unix: i64,
-    /// Whether a site came with it.
+    /// Whether a site has used it.
     pub used: bool,
 }
 
 impl Invitation {
-    /// Whether `card` is of the site that invites.
+    /// Checks that `card` is that of the inviting site.
     ///
     /// # Errors
-    /// `InvitationRefused` with both fingerprints' owner: somebody else answers at the endpoint.
+    /// `InvitationRefused` with the site and fingerprint of the card: another site answers at the endpoint.
     pub fn check(&self, card: &SiteCard) -> Result<(), Error> {
         let mut named = card.authorities(SystemTime::now());
-        // One that was replaced since has handed over to that of now: the card was checked.
+        // Also the previous authority, which handed over to the current one: the card was checked.
         if card.site == self.site && named.any(|authority| Sha256::digest(authority)[..] == self.authority) {
             return Ok(());
         }
@@ -116,7 +116,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     Some(digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
 }
 
-/// Makes an invitation to the site of `card` that works for `life`.
+/// Creates an invitation to the site of `card` that is valid for `life`.
 pub fn give(
     home: &Home,
     card: &SiteCard,
@@ -158,7 +158,7 @@ pub fn list(home: &Home, now: SystemTime) -> Result<Vec<Open>, Error> {
     Ok(open)
 }
 
-/// Ends the invitation named `id`; tells whether there was one.
+/// Cancels the invitation named `id`; returns whether there was one.
 pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
     let mut found = false;
     for name in names(home)?.iter().filter(|name| id_of(name) == id) {
@@ -168,7 +168,7 @@ pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
     Ok(found)
 }
 
-/// Ends the invitations with which a site came, under whatever name: it would come back with them by itself.
+/// Cancels the invitations that a site used, under whatever name: it would rejoin with them by itself.
 pub(super) fn cancel_used(home: &Home, site: &SiteName) -> Result<(), Error> {
     let former = former_names::read(home)?;
     let is_its = |name: &&String| {
@@ -177,16 +177,16 @@ pub(super) fn cancel_used(home: &Home, site: &SiteName) -> Result<(), Error> {
     names(home)?.iter().filter(is_its).try_for_each(|name| remove_file(&folder(home).join(name)))
 }
 
-/// Takes the invitation with this secret for the site of `card`; the same card may come again.
+/// Redeems the invitation with this secret for the site of `card`; idempotent for the same card.
 ///
 /// # Errors
-/// `InvitationRefused` if there is none, it expired, another site had it, or its site comes with another card.
+/// `InvitationRefused` if there is none, it expired, another site used it, or its site comes with another card.
 pub fn take(home: &Home, secret: &Secret, card: &SiteCard, now: SystemTime) -> Result<(), Error> {
     let refused = |cause: &str| Error::new(Code::InvitationRefused, "take invitation", &card.site, cause);
     let folder = folder(home);
     let name = name_of(secret);
     let (fresh, used) = (folder.join(&name), folder.join(format!("{name}.{}", used_by(card))));
-    // The rename decides between two that come at once.
+    // The atomic rename decides between two concurrent uses.
     let taken = std::fs::rename(&fresh, &used);
     match read_expiry(&used)? {
         Some(expires) if expires > unix_seconds(now) => {}
@@ -200,7 +200,7 @@ pub fn take(home: &Home, secret: &Secret, card: &SiteCard, now: SystemTime) -> R
     }
 }
 
-/// Why the invitation of this name cannot be used with `card`.
+/// The reason why the invitation of this name cannot be used with `card`.
 fn why_not(home: &Home, name: &str, card: &SiteCard) -> Result<String, Error> {
     let of_site = format!("{name}.{}", site_and_authority(card));
     if !names(home)?.iter().any(|used| used.starts_with(&of_site)) {
@@ -225,7 +225,7 @@ fn id_of(name: &str) -> String {
     name.chars().take(ID_CHARS).collect()
 }
 
-/// Which card an invitation was used with, as one word: site, authority, and the digest of all of the card.
+/// The card that an invitation was used with, as one word: site, authority, and the digest of the whole card.
 fn used_by(card: &SiteCard) -> String {
     let digest = Sha256::digest(card.to_text().as_bytes());
     format!("{}.{}", site_and_authority(card), hex(&digest[..16], ""))
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(refused(&second, now()).code, Code::InvitationRefused);
         // A site of that name with another authority is another site.
         assert_eq!(refused(&card_of("titech"), now()).code, Code::InvitationRefused);
-        // Its own card, changed, is not taken either: the line was for one.
+        // Its own card, changed, is refused too: the line was for one card.
         let moved = SiteCard { endpoints: vec!["elsewhere.example:7512".into()], ..first.clone() };
         assert!(refused(&moved, now()).cause.contains("with another card"), "{}", refused(&moved, now()));
         take(&home, &invitation.secret, &first, now()).unwrap();
@@ -333,7 +333,7 @@ mod tests {
         take(&home, &other.secret, &card_of("osaka"), now()).unwrap();
         cancel_used(&home, &site("cern")).unwrap();
         take(&home, &invitation.secret, &card, now()).unwrap();
-        // It has another name by now.
+        // The site was renamed since.
         former_names::note(&home, "titech", &site("tokyotech")).unwrap();
         cancel_used(&home, &site("tokyotech")).unwrap();
         assert_eq!(take(&home, &invitation.secret, &card, now()).unwrap_err().code, Code::InvitationRefused);

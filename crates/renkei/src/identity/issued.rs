@@ -1,9 +1,9 @@
-//! What the site's authority issued and what it took back: two text files of one line per certificate.
+//! The records of issued and of revoked certificates: two text files of one line per certificate.
 //!
-//! `issued`: `SERIAL PRINCIPAL EXPIRY`, and for a delegated certificate also the serial of the one by which its user
-//! asked for it, which takes it back too; `revoked`: `SERIAL MOMENT`, times in seconds since
-//! 1970. Both only grow; a line is one write in append mode, so that the daemon and a command may write at the same time. The file of
-//! issued certificates is the audit trail of who could act when.
+//! `issued`: `SERIAL PRINCIPAL EXPIRY`, and for a delegated certificate also the serial of its parent, whose
+//! revocation covers it; `revoked`: `SERIAL TIME`, times in seconds since 1970. Both are append-only; a line is one
+//! write in append mode, so that the daemon and a command may write concurrently. The file of issued certificates is
+//! the audit trail of who could act when.
 
 use super::authority::Issued;
 use super::certificate::unix_seconds;
@@ -15,31 +15,31 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One certificate that was issued.
+/// One issued certificate.
 struct Entry {
     serial: String,
     principal: Principal,
     not_after: SystemTime,
-    /// Serial of the certificate by which it was asked for, if it is a delegated one.
+    /// Serial of the certificate by which a delegated one was requested.
     parent: Option<String>,
 }
 
-/// One certificate that was taken back.
+/// One revoked certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revoked {
     /// Lower-case hexadecimal.
     pub serial: String,
-    /// When.
+    /// The time of the revocation.
     pub moment: SystemTime,
 }
 
-/// Notes a certificate before it is handed out.
+/// Records a certificate before it is handed out.
 pub fn note(home: &Home, issued: &Issued) -> Result<(), Error> {
     let line = format!("{} {} {}\n", issued.serial, issued.principal, unix_seconds(issued.not_after));
     append(&home.issued_file(), &line)
 }
 
-/// Notes certificates that `parent`'s holder delegates, before the first is used; one write for all.
+/// Records certificates delegated by the holder of `parent`, before the first is used; one write for all.
 pub fn note_delegated(home: &Home, issued: &[&Issued], parent: &str) -> Result<(), Error> {
     let line = |issued: &&Issued| {
         format!("{} {} {} {parent}\n", issued.serial, issued.principal, unix_seconds(issued.not_after))
@@ -47,10 +47,10 @@ pub fn note_delegated(home: &Home, issued: &[&Issued], parent: &str) -> Result<(
     append(&home.issued_file(), &issued.iter().map(line).collect::<String>())
 }
 
-/// The serials to take back so that nothing is valid any more of what is meant by `what`, a principal or a serial.
+/// The serials to revoke so that all certificates of `what`, a principal or a serial, become invalid.
 ///
-/// Of a principal, delegated certificates fall with the one they were asked for by, which may have expired itself:
-/// a list of those is short, however many transfers are queued.
+/// For a principal, delegated certificates are revoked by their parent, which may have expired itself: the list of
+/// parents is short, however many transfers are queued.
 pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Error> {
     let serial = what.replace(':', "").to_ascii_lowercase();
     let mut found: Vec<String> = Vec::new();
@@ -67,32 +67,32 @@ pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Err
     Ok(found)
 }
 
-/// Who has valid certificates that were not taken back.
+/// A principal with valid certificates that were not revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Whom they name: a user, an agent, the PoP.
+    /// The principal: a user, an agent, the PoP.
     pub principal: Principal,
-    /// How many there are.
+    /// Number of its certificates.
     pub count: u64,
-    /// Until when the last one is valid, and its serial.
+    /// The end of the last one's validity, and its serial.
     pub until: (SystemTime, String),
 }
 
-/// What is valid now of what was issued, and what was taken back.
+/// The valid certificates, and the revoked ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
-    /// By principal.
+    /// Valid certificates by principal.
     pub holders: Vec<Holder>,
-    /// Credentials of queued transfers and mounts, which fall with that by which they were asked for.
+    /// Number of credentials of queued transfers and mounts, which are revoked with their parents.
     pub delegated: u64,
-    /// What was taken back, the newest first, with whom it named if that is on record.
+    /// The revoked certificates, newest first, with the principal if it is on record.
     pub revoked: Vec<(Revoked, Option<Principal>)>,
 }
 
-/// Reads what was issued and taken back, as far as it is about one principal if one is named.
+/// Reads the records, of one principal only if one is named.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn inventory(home: &Home, of: Option<&Principal>, now: SystemTime) -> Result<Inventory, Error> {
     let mut taken: BTreeMap<String, (Revoked, Option<Principal>)> =
         revoked(home)?.into_iter().map(|one| (one.serial.clone(), (one, None))).collect();
@@ -131,7 +131,7 @@ fn enter(holders: &mut BTreeMap<String, Holder>, entry: Entry) {
     }
 }
 
-/// Until when the newest certificate is valid that was asked for by `parent`.
+/// The end of validity of the newest certificate with this `parent`.
 pub fn newest_of(home: &Home, parent: &str) -> Result<Option<SystemTime>, Error> {
     let mut newest = None;
     each_line(&home.issued_file(), |words| {
@@ -142,12 +142,12 @@ pub fn newest_of(home: &Home, parent: &str) -> Result<Option<SystemTime>, Error>
     Ok(newest)
 }
 
-/// Notes that a certificate is taken back.
+/// Records a revocation.
 pub fn note_revoked(home: &Home, serial: &str, now: SystemTime) -> Result<(), Error> {
     append(&home.revoked_file(), &format!("{serial} {}\n", unix_seconds(now)))
 }
 
-/// All certificates taken back, each once.
+/// All revoked certificates, each once.
 pub fn revoked(home: &Home) -> Result<Vec<Revoked>, Error> {
     let mut list: Vec<Revoked> = Vec::new();
     each_line(&home.revoked_file(), |words| {
@@ -194,7 +194,7 @@ fn each_line(path: &Path, mut handle: impl FnMut(&[&str])) -> Result<(), Error> 
     Ok(())
 }
 
-/// Whether `text` is a serial as [`note_revoked`] takes it.
+/// Parses a serial in the form that [`note_revoked`] takes.
 pub fn parse_serial(text: &str) -> Result<String, Error> {
     let serial = text.replace(':', "").to_ascii_lowercase();
     let hex = serial.bytes().all(|b| b.is_ascii_hexdigit());
@@ -205,7 +205,7 @@ pub fn parse_serial(text: &str) -> Result<String, Error> {
     Err(Error::new(Code::UsageInvalid, "parse serial", text, "a serial is 1 to 20 bytes in hexadecimal"))
 }
 
-/// The bytes of a serial that was checked.
+/// The bytes of a validated serial.
 pub(super) fn serial_bytes(serial: &str) -> Vec<u8> {
     let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
     pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
@@ -264,7 +264,7 @@ mod tests {
         note_delegated(&home, &delegated.each_ref(), "0a").unwrap();
         let serials = |what, at: u64| find(&home, what, UNIX_EPOCH + Duration::from_secs(at)).unwrap();
         assert_eq!(serials("alice@kek", 100), ["0a", "0b"]);
-        // The one has expired, and what was delegated by it has not.
+        // One has expired, and a certificate delegated by it has not.
         assert_eq!(serials("alice@kek", 500), ["0a"]);
         assert!(serials("alice@kek", 901).is_empty());
         assert_eq!((serials("0c", 100), serials("0b", 100)), (vec!["0c".into()], vec!["0b".to_owned()]));

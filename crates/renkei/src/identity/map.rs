@@ -1,4 +1,5 @@
-//! The file of the table principal -> account, and its use: from a proven principal to an account of this machine.
+//! The file of the mapping from principals to accounts, and its use: from an authenticated principal to a local
+//! account.
 
 use super::account::Account;
 use crate::config::Config;
@@ -7,13 +8,13 @@ use crate::store::passwd::user_id;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Rule, Verdict, Why};
 
-/// Largest table accepted.
+/// Largest file accepted.
 const MAX_BYTES: u64 = 16 << 20;
-/// The account of those who have none, on Linux.
+/// The uid of `nobody` on Linux.
 const NOBODY: u32 = 65_534;
 /// Mode of the file: it holds no secret.
 const MODE: u32 = 0o644;
-/// The first table of a PoP.
+/// The initial file of a PoP.
 pub const TEMPLATE: &str = "\
 # Who becomes which local account: one `PATTERN ACCOUNT` per line. Nobody else gets in.
 #   alice@kek   alice      one user of another site
@@ -22,7 +23,7 @@ pub const TEMPLATE: &str = "\
 #   eve@osaka   !          shut out, whatever else is said
 ";
 
-/// Reads the table of `home`; an empty one if there is no file.
+/// Reads the mapping of `home`; an empty one if there is no file.
 pub fn load(home: &Home) -> Result<Mapping, Error> {
     Mapping::parse(&text(home)?).map_err(|error| in_file(home, error))
 }
@@ -36,7 +37,7 @@ fn in_file(home: &Home, mut error: Error) -> Error {
     error
 }
 
-/// Adds a rule at the end; `false` if the very rule is there.
+/// Appends a rule; `false` if the same rule is there.
 ///
 /// # Errors
 /// `PathExists` if the pattern has another account.
@@ -71,24 +72,24 @@ fn rules_of(home: &Home, pattern: &Pattern) -> Result<Vec<Rule>, Error> {
     Ok(load(home)?.rules().iter().filter(|rule| rule.pattern == *pattern).cloned().collect())
 }
 
-/// The one of several rules with one pattern that counts.
+/// Of several rules with one pattern, the one in force.
 fn in_force(rules: &[Rule]) -> Option<&Rule> {
     rules.iter().find(|rule| rule.account == AccountRule::Nobody).or(rules.first())
 }
 
-/// Shuts a user out, or with `*@SITE` all of a site for whom no rule of their own speaks. A rule with the very pattern stays and
-/// means nothing as long as this one is there. `false` if that is so already.
+/// Denies a user, or with `*@SITE` all users of a site without a rule of their own. An existing rule with the same
+/// pattern stays and has no effect as long as this one is there. `false` if the user is denied already.
 ///
 /// # Errors
-/// `UsageInvalid` for a pattern that is none.
+/// `UsageInvalid` for an invalid pattern.
 pub fn deny(home: &Home, pattern: &str) -> Result<bool, Error> {
     add(home, pattern, "!")
 }
 
-/// Whether a rule shuts a principal out.
+/// Fails if a rule denies a principal.
 ///
 /// # Errors
-/// `ShutOut` if one does, and those of the files.
+/// `ShutOut` if one does, and errors of the files.
 pub fn refuse_shut_out(home: &Home, principal: &Principal) -> Result<(), Error> {
     let verdict = resolve(&load(home)?, &Config::load(home)?, principal);
     match verdict.why {
@@ -97,8 +98,8 @@ pub fn refuse_shut_out(home: &Home, principal: &Principal) -> Result<(), Error> 
     }
 }
 
-/// Removes the rules with exactly this pattern; comments stay. Of rules that shut out and others the former go alone, and what counts
-/// then is given.
+/// Removes the rules with exactly this pattern; comments stay. If there are denials and other rules, only the denials
+/// are removed, and the rule then in force is returned.
 ///
 /// # Errors
 /// `PathNotFound` if there is none.
@@ -114,7 +115,7 @@ pub fn remove(home: &Home, pattern: &str) -> Result<Option<Rule>, Error> {
         return Ok(None);
     }
     remove_lines(home, &denials)?;
-    // Lines above it have gone.
+    // Line numbers have changed.
     Ok(rules_of(home, &pattern)?.into_iter().next())
 }
 
@@ -130,7 +131,7 @@ fn remove_lines(home: &Home, rules: &[Rule]) -> Result<(), Error> {
     write_file(&home.map_file(), kept.as_bytes(), MODE)
 }
 
-/// Decides what a principal becomes at the PoP with this configuration.
+/// Resolves a principal at the PoP with this configuration.
 pub fn resolve(mapping: &Mapping, config: &Config, principal: &Principal) -> Verdict {
     let own = match &config.site {
         Some(site) if config.map_own_users => OwnUsers::SameName(site),
@@ -155,7 +156,7 @@ pub fn account_of(mapping: &Mapping, config: &Config, principal: &Principal) -> 
     Ok(account)
 }
 
-/// A rule for all users of a site makes nobody an account of the system.
+/// Checks that a wildcard rule does not map to a system account.
 ///
 /// # Errors
 /// `NotMapped`.
@@ -210,11 +211,11 @@ mod tests {
         assert_eq!((account("alice@kek"), account("bob@kek").as_deref()), (None, Some("bob")));
         let error = add(&home, "alice@kek", "alice").unwrap_err();
         assert!(error.code == Code::PathExists && error.cause.contains("shuts it out"), "{error}");
-        // By hand, below a rule that lets in.
+        // By hand, below a rule that allows.
         let text = std::fs::read_to_string(home.map_file()).unwrap();
         std::fs::write(home.map_file(), format!("{text}carol@kek carol\ncarol@kek !\n")).unwrap();
         assert_eq!(account("carol@kek"), None);
-        // Users of the own site need no rule, and are shut out by one.
+        // Users of the own site need no rule, and are denied by one.
         assert_eq!(account("dan@osaka").as_deref(), Some("dan"));
         deny(&home, "dan@osaka").unwrap();
         assert_eq!(account("dan@osaka"), None);

@@ -1,10 +1,10 @@
 //! Certificates, trust between sites, TLS, local accounts and login.
 //!
-//! [`authority`] issues and revokes, [`card`] and [`trust`] say whom this place believes, [`verify`] judges a
-//! peer's chain, [`tls`] makes the connections, [`account`] turns a principal's account into a thread that works
-//! as it, [`login`] hands certificates to local users, [`delegation`] makes those that transfers work with, [`agency`]
-//! those of agents, and [`mounting`] those of mounts. [`rotation`] gives the site a new authority, and [`handover`] is what
-//! makes others believe it. The rules of mapping are in `renkei_core::identity`.
+//! [`authority`] issues and revokes, [`card`] and [`trust`] have the trusted sites, [`verify`] verifies a peer's
+//! chain, [`tls`] configures the connections, [`account`] turns a principal's account into a thread that works as it,
+//! [`login`] issues certificates to local users, [`delegation`] those that transfers work with, [`agency`] those of
+//! agents, and [`mounting`] those of mounts. [`rotation`] gives the site a new authority, and [`handover`] makes
+//! other sites accept it. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
 pub mod agency;

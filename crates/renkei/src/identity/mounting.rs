@@ -1,12 +1,12 @@
-//! The credential of a mount: for machines whose mounts go on when nobody is logged in, as those of /etc/fstab.
+//! The credential of a mount: for machines whose mounts continue without a logged-in user, as those of /etc/fstab.
 //!
-//! The administrator grants it once, by name, for one user of the site. It names that user, and an extension beside the
-//! name has the mount's name and the number of the grant: a PoP lets its holder use files and nothing else, and whoever
-//! takes the grant back takes back all certificates that were made for it. The key is made on the machine of the mount and
-//! stays there; the mount gets a fresh certificate long before the end, as long as the grant stands.
+//! The administrator grants it once, by name, for one user of the site. It names that user, and an extension beside
+//! the name has the mount's name and the number of the grant: a PoP permits its holder file operations and nothing
+//! else, and revoking the grant revokes all certificates that were issued for it. The key is generated on the machine
+//! of the mount and stays there; the mount renews its certificate long before the end, as long as the grant stands.
 //!
-//! Guarantees: every certificate is on record before it is handed out; a number belongs to one grant for ever. Non-goal: to
-//! narrow what files the user may use; the map and the volumes' grants say that.
+//! Guarantees: every certificate is recorded before it is handed out; a number belongs to one grant for ever.
+//! Non-goal: restricting the files that the user may use; the map and the volumes' grants do that.
 
 use super::authority::{Authority, Issued, random_number};
 use super::certificate::{Facts, serial_text, unix_seconds};
@@ -30,9 +30,9 @@ use x509_parser::prelude::X509Certificate;
 /// The extension with the grant's number and the mount's name: below 2.25, as that of a delegation.
 const MOUNT_OID: [u64; 4] = [2, 25, 0x7d02_45be_19c3_4a60, 0xb1f8_3c5d_a7e6_902d];
 
-/// Life of a mount's certificate: a machine may be off for some weeks. One that runs renews it long before.
+/// Lifetime of a mount's certificate: a machine may be off for some weeks. A running mount renews it long before.
 pub const MOUNT_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Largest list of grants.
+/// Largest file of grants.
 const MAX_BYTES: u64 = 16 << 20;
 /// Longest name of a mount.
 const MAX_NAME: usize = 64;
@@ -40,13 +40,13 @@ const MAX_NAME: usize = 64;
 /// One mount that was granted a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The mount's name; that of its machine, usually.
+    /// The mount's name; usually that of its machine.
     pub name: String,
-    /// As whom it uses files.
+    /// The user as whom it uses files.
     pub user: Principal,
-    /// A serial that no certificate has: the parent of all that are made for it.
+    /// A serial that no certificate has: the parent of all certificates issued for it.
     pub number: String,
-    /// When it was granted.
+    /// The time of the grant.
     pub since: SystemTime,
 }
 
@@ -68,7 +68,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
 /// The mounts that have a credential, in the order they were granted.
 ///
 /// # Errors
-/// Those of the file; lines that cannot be read are `ConfigInvalid`.
+/// Errors of the file; lines that cannot be parsed are `ConfigInvalid`.
 pub fn list(home: &Home) -> Result<Vec<Grant>, Error> {
     let text = read_text(&home.mounts_file(), MAX_BYTES)?.unwrap_or_default();
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -96,11 +96,11 @@ fn store(home: &Home, all: &[Grant]) -> Result<(), Error> {
     write_file(&home.mounts_file(), text.as_bytes(), 0o600)
 }
 
-/// The PoP's half of a grant: answers `{"op":"grant_mount","csr":PEM,"name":NAME,"user":USER}`. Who may ask is checked
-/// before. A mount of that name that had a credential before loses it.
+/// The PoP's half of a grant: answers `{"op":"grant_mount","csr":PEM,"name":NAME,"user":USER}`. The caller's
+/// permission is checked before. An earlier credential of a mount of that name is revoked.
 ///
 /// # Errors
-/// `UsageInvalid` for a name or user that is none, `BadCertificate` for the request.
+/// `UsageInvalid` for an invalid name or user, `BadCertificate` for the request.
 pub fn grant(home: &Home, request: &Value, now: SystemTime) -> Result<Value, Error> {
     #[derive(Deserialize)]
     struct Asked {
@@ -115,7 +115,7 @@ pub fn grant(home: &Home, request: &Value, now: SystemTime) -> Result<Value, Err
     let user = Principal::user(authority.site(), &asked.user)?;
     map::refuse_shut_out(home, &user)?;
     let grant = Grant { name: asked.name, user, number: random_number(), since: now };
-    // A request that is no good takes nothing away from the mount that has the name.
+    // An invalid request must not revoke the credential of the mount that has the name.
     let fresh = authority.issue_mount(&grant, &asked.csr, now, MOUNT_LIFE)?;
     revoke(home, &grant.name, now)?;
     let mut all = list(home)?;
@@ -129,7 +129,7 @@ pub fn grant(home: &Home, request: &Value, now: SystemTime) -> Result<Value, Err
 /// A fresh certificate for the mount of a grant, on a request of its holder.
 ///
 /// # Errors
-/// `MountNotGranted` if the grant does not stand, `BadCertificate` for the request.
+/// `MountNotGranted` if the grant was revoked, `BadCertificate` for the request.
 pub fn renew(home: &Home, number: &str, request: &str, now: SystemTime) -> Result<Issued, Error> {
     let Some(grant) = list(home)?.into_iter().find(|grant| grant.number == number) else {
         let cause = "its grant was revoked; `renkei mount-credential list` shows those that stand";
@@ -140,32 +140,32 @@ pub fn renew(home: &Home, number: &str, request: &str, now: SystemTime) -> Resul
     Ok(fresh)
 }
 
-/// Takes back the credential of a mount; `None` if no mount of that name has one.
+/// Revokes the credential of a mount; `None` if no mount of that name has one.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn revoke(home: &Home, name: &str, now: SystemTime) -> Result<Option<Grant>, Error> {
     let mut all = list(home)?;
     let Some(at) = all.iter().position(|grant| grant.name == name) else { return Ok(None) };
     let gone = all.remove(at);
-    // First what is in others' hands, so that an end in between leaves the name to be revoked again.
+    // Certificates first: if the process ends in between, the name is still listed to be revoked again.
     Authority::load(home)?.revoke(home, std::slice::from_ref(&gone.number), now)?;
     store(home, &all)?;
     tracing::info!(target: "audit", mount = gone.name, user = %gone.user, "mount credential revoked");
     Ok(Some(gone))
 }
 
-/// Until when the newest certificate of a grant is valid.
+/// The end of validity of the newest certificate of a grant.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn valid_until(home: &Home, number: &str) -> Result<Option<SystemTime>, Error> {
     issued::newest_of(home, number)
 }
 
 // ---- on the machine of the mount -------------------------------------------------------------------------------------
 
-/// What a machine asks for.
+/// The request of a machine.
 pub struct Wish<'a> {
     /// The mount's name.
     pub name: &'a str,
@@ -174,20 +174,20 @@ pub struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// Asks the PoP behind the socket, whose administrator this is, and keeps the credential in `home`.
+    /// Requests it from the PoP behind the socket, as its administrator, and stores the credential in `home`.
     pub fn take(&self, home: &Home, socket: &Path, now: SystemTime) -> Result<LoggedIn, Error> {
         let key = KeyRequest::generate()?;
         let reply = self.forward(socket, &key.request)?;
         keep_at(home, &home.mount_credential(), &key, reply, now)
     }
 
-    /// Asks for a request that came from elsewhere.
+    /// Forwards a certificate request that came from elsewhere.
     pub fn forward(&self, socket: &Path, request: &str) -> Result<Value, Error> {
         let asked = json!({"op": "grant_mount", "csr": request, "name": self.name, "user": self.user});
         socket::request(socket, &asked)
     }
 
-    /// Asks through ssh, as an administrator of the PoP there.
+    /// Requests it through ssh, as an administrator of the PoP there.
     pub fn take_by_ssh(&self, home: &Home, route: &SshRoute, now: SystemTime) -> Result<LoggedIn, Error> {
         check_name(self.name)?;
         // Names of users need no quotes either, once they are checked.
@@ -199,7 +199,7 @@ impl Wish<'_> {
     }
 }
 
-/// Whether a mount should ask for a fresh certificate: a third of its life has passed.
+/// Whether a mount should renew its certificate: a third of its lifetime has passed.
 ///
 /// # Errors
 /// `BadCertificate`.
@@ -209,20 +209,20 @@ pub fn is_due(credential: &Credential, now: SystemTime) -> Result<bool, Error> {
     Ok(not_after.duration_since(now).unwrap_or_default() < life * 2 / 3)
 }
 
-/// The request for a fresh certificate, on the key that is there.
+/// The request for a fresh certificate, on the existing key.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub fn request_again(home: &Home) -> Result<KeyRequest, Error> {
     let path = home.mount_credential();
     let none = || Error::new(Code::NotLoggedIn, "read credential", path.display(), "there is no such file");
     KeyRequest::again(&secret::read(&path)?.ok_or_else(none)?)
 }
 
-/// Keeps a fresh certificate, if it is for the same user and mount as the one before.
+/// Stores a fresh certificate, if it is for the same user and mount as the previous one.
 ///
 /// # Errors
-/// `BadCertificate` if it is not, and those of the file.
+/// `BadCertificate` if it is not, and errors of the file.
 pub fn keep(home: &Home, pem: &str, key: &KeyRequest) -> Result<SystemTime, Error> {
     let path = home.mount_credential();
     let fresh = Credential::parse(pem, &key.key, &path)?.facts()?;
@@ -237,7 +237,7 @@ pub fn keep(home: &Home, pem: &str, key: &KeyRequest) -> Result<SystemTime, Erro
 
 // ---- in certificates -------------------------------------------------------------------------------------------------
 
-/// Number and name as a certificate carries them.
+/// The extension with number and name.
 pub(super) fn extension(grant: &Grant) -> CustomExtension {
     let number = issued::serial_bytes(&grant.number);
     let length = u8::try_from(number.len()).expect("a serial is short");
@@ -248,7 +248,7 @@ pub(super) fn extension(grant: &Grant) -> CustomExtension {
 /// Number and name of a certificate, if it is a mount's.
 ///
 /// # Errors
-/// `BadCertificate` if what it has is not that, or is there twice.
+/// `BadCertificate` if the extension is malformed, or is there twice.
 pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<(String, String)>, Error> {
     let oid = Oid::from(&MOUNT_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);

@@ -1,17 +1,19 @@
-//! Gives a site a new authority, beside a PoP that goes on running.
+//! Rotation of a site's authority, beside a running PoP.
 //!
-//! The old key signs the hand-over ([`super::handover`]) and is gone when this is done: nothing but the overlap is left of it.
-//! Files in the order they are written: the key of the next authority (`ca-next.key`), the hand-over to it (`handover-N.toml`), its
-//! certificate (`ca.pem`), and after that the key in its place, the PoP's certificate, the revocation list. The one rename of
-//! `ca.pem` decides: before it the old authority is in force, after it the new one, and what belongs to it is found by what
-//! the certificate says.
+//! The old key signs the hand-over ([`super::handover`]) and is deleted at the end: only the overlap remains of it.
+//! Files in the order they are written: the key of the next authority (`ca-next.key`), the hand-over to it
+//! (`handover-N.toml`), its certificate (`ca.pem`), and after that the key in its place, the PoP's certificate, the
+//! revocation list. The atomic rename of `ca.pem` is the commit point: before it the old authority is in force, after
+//! it the new one, and the matching files are found by the content of the certificate.
 //!
-//! Guarantees: a kill at any moment leaves a site that works; the same command given again does what is left, and does not rotate
-//! a second time. Without an overlap the PoP gets a new key as well. Non-goal: a PoP without the authority's key, to which the files are brought by hand.
+//! Guarantees: a kill at any moment leaves a working site; the command is idempotent: repeated, it completes the
+//! remaining steps, and does not rotate a second time. Without an overlap the PoP gets a new key as well. Non-goal: a
+//! PoP without the authority's key, to which the files are copied by hand.
 //!
-//! A site is renamed by the same steps: the next authority is that of the new name, and says which one the site had. What else has
-//! the name follows `ca.pem`: `trust/former-names`, `site` in the configuration, the revocation list. For the overlap the PoP
-//! keeps a certificate under the former name (`host-former.pem`), for partners that have not taken over the new one.
+//! A site is renamed by the same steps: the next authority is that of the new name, and has the previous name in an
+//! extension. The other files with the name follow `ca.pem`: `trust/former-names`, `site` in the configuration, the
+//! revocation list. For the overlap the PoP keeps a certificate under the former name (`host-former.pem`), for
+//! partners that have not taken over the new one.
 
 use super::authority::{Authority, Succession, certify_host, check_name, renew_host};
 use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
@@ -37,38 +39,38 @@ const VERSION: u32 = 1;
 const MAX_BYTES: u64 = 64 * 1024;
 const OP: &str = "rotate authority";
 
-/// The file that a site keeps of a hand-over.
+/// The stored file of a hand-over.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
-    /// What partners are told once the overlap was ended by hand.
+    /// The expired cross-certificate that partners get once the overlap was ended by hand.
     notice: String,
-    /// When it was.
+    /// The time of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     finished_unix: Option<u64>,
-    /// Whether the PoP gets a new key as well, because who had one may have had the other.
+    /// Whether the PoP gets a new key as well, because both keys may be compromised.
     new_host_key: bool,
     handover: HandoverText,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// There is a new authority.
+    /// The authority was replaced.
     Rotated,
-    /// There was one already, from a command that did not come to its end, and now all of it is done.
+    /// An interrupted rotation was completed.
     Completed,
-    /// Another one is being taken over by partners; nothing was done.
+    /// The overlap of an earlier rotation is not over; nothing was done.
     UnderWay,
-    /// The one before is not good for anything any more.
+    /// The overlap was ended: the previous authority is void.
     Finished,
 }
 
-/// The hand-over to the authority of this certificate, if the site has one of it.
+/// The hand-over to the authority of this certificate, if it is stored.
 ///
 /// # Errors
-/// Those of the file, `CardInvalid` if it is damaged.
+/// Errors of the file, `CardInvalid` if it is damaged.
 pub(super) fn handover_to(
     home: &Home,
     site: &SiteName,
@@ -84,7 +86,7 @@ pub(super) fn handover_to(
     Ok(Some(handover))
 }
 
-/// The hand-overs before the one to the authority of now that may be followed, the newest first.
+/// The hand-overs before the one to the current authority that may be followed, the newest first.
 ///
 /// # Errors
 /// As [`handover_to`].
@@ -125,11 +127,11 @@ fn store(home: &Home, authority: &CertificateDer<'_>, stored: &Stored) -> Result
     write_file(&home.handover_file(number_of(authority)?), format!("{head}{text}").as_bytes(), 0o644)
 }
 
-/// Replaces the site's authority. Certificates of the old one are good for `keep`; without any overlap partners take the new
-/// card by hand.
+/// Replaces the site's authority. Certificates of the old one stay valid for `keep`; without any overlap partners
+/// take the new card by hand.
 ///
 /// # Errors
-/// `NotInitialised` without the authority's key, and those of the files.
+/// `NotInitialised` without the authority's key, and errors of the files.
 pub fn rotate(home: &Home, keep: Duration, now: SystemTime) -> Result<Outcome, Error> {
     let _lock = lock(home)?;
     let mut steps = Steps::begin(home, now)?;
@@ -144,12 +146,11 @@ pub fn rotate(home: &Home, keep: Duration, now: SystemTime) -> Result<Outcome, E
     Ok(Outcome::Rotated)
 }
 
-/// Gives the site another name, with a new authority. The former name goes on to mean the site, and certificates under it are good
+/// Renames the site, with a new authority. The former name still means the site, and certificates under it stay valid
 /// for `keep`.
 ///
 /// # Errors
-/// `UsageInvalid` if the site has the name, or had it once, and while another change of the authority is under way; those of
-/// [`rotate`].
+/// `UsageInvalid` if the site has or had that name, and while another rotation is not over; those of [`rotate`].
 pub fn rename(home: &Home, name: &str, keep: Duration, now: SystemTime) -> Result<Outcome, Error> {
     let refused = |cause: String| Error::new(Code::UsageInvalid, "rename site", name, cause);
     let _lock = lock(home)?;
@@ -175,10 +176,11 @@ pub fn rename(home: &Home, name: &str, keep: Duration, now: SystemTime) -> Resul
     Ok(Outcome::Rotated)
 }
 
-/// Does what a killed [`rename`] has left to do before anything can be read under the new name; also for the PoP, at its start.
+/// Completes the steps of a killed [`rename`] without which nothing can be read under the new name; also run by the
+/// PoP at its start.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn complete_rename(home: &Home) -> Result<bool, Error> {
     let Some(pem) = read_text(&home.ca_cert(), MAX_BYTES)? else { return Ok(false) };
     let authority = parse_chain(&pem)?.remove(0);
@@ -194,7 +196,7 @@ pub fn complete_rename(home: &Home) -> Result<bool, Error> {
 /// The PoP's certificate under the former name of its site, and that name, while partners may not know the new one.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn former_host(home: &Home, now: SystemTime) -> Result<Option<(String, Credential)>, Error> {
     let Some(handover) = handover(home)?.filter(|handover| handover.is_live(now)) else { return Ok(None) };
     let authority = parse_chain(&read_text(&home.ca_cert(), MAX_BYTES)?.unwrap_or_default())?.remove(0);
@@ -207,7 +209,7 @@ pub fn former_host(home: &Home, now: SystemTime) -> Result<Option<(String, Crede
     Ok(is_of_former.then_some((name, credential)))
 }
 
-/// Ends the overlap: what the authority before signed is good for nothing any more.
+/// Ends the overlap: certificates of the previous authority become void.
 ///
 /// # Errors
 /// `UsageInvalid` if there is no overlap, and those of [`rotate`].
@@ -233,10 +235,10 @@ pub fn finish(home: &Home, now: SystemTime) -> Result<Outcome, Error> {
     Ok(Outcome::Finished)
 }
 
-/// Does what a command that was killed has left; also for the PoP, at its start.
+/// Completes an interrupted rotation; also run by the PoP at its start.
 ///
 /// # Errors
-/// Those of the files.
+/// Errors of the files.
 pub fn complete(home: &Home, now: SystemTime) -> Result<bool, Error> {
     if !home.ca_next_key().exists() && !home.ca_key().exists() {
         return Ok(false);
@@ -245,7 +247,7 @@ pub fn complete(home: &Home, now: SystemTime) -> Result<bool, Error> {
     Steps::begin(home, now)?.complete()
 }
 
-/// One at a time, commands and the PoP; it takes a moment.
+/// Locks the directory against other commands and the PoP; held for a moment.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.pki_dir();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -255,14 +257,14 @@ fn lock(home: &Home) -> Result<File, Error> {
     locked.map(|()| file).map_err(|errno| file_error("lock", &path, &errno.into()))
 }
 
-/// A certificate of the PoP, as the authority of now sees it.
+/// The state of the PoP's certificate with respect to the current authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
-    /// As it should be.
+    /// Up to date.
     Good,
-    /// Of the authority of now, with another key or another hand-over than that of now.
+    /// Of the current authority, with another key or another hand-over than the current one.
     Old,
-    /// Of the authority before.
+    /// Of the previous authority.
     OfAnother,
 }
 
@@ -272,7 +274,7 @@ struct Steps<'h> {
     config: Config,
     authority: Authority,
     now: SystemTime,
-    /// Whether a renaming that was killed came to its end.
+    /// Whether an interrupted renaming was completed.
     has_renamed: bool,
 }
 
@@ -302,7 +304,8 @@ impl<'h> Steps<'h> {
         self.complete().map(drop)
     }
 
-    /// The PoP's certificate under the name that the site has until now, from the authority that it has until now.
+    /// Issues the PoP's certificate under the site's present name, from its present authority, before both are
+    /// replaced.
     fn write_former_host(&self) -> Result<(), Error> {
         let endpoints = self.config.announced_endpoints();
         let path = self.home.former_host_cert();
@@ -325,14 +328,14 @@ impl<'h> Steps<'h> {
         store(self.home, next.next.certificate(), &stored)
     }
 
-    /// From here on the new authority is in force.
+    /// The commit point: from here on the new authority is in force.
     fn write_certificate(&mut self, next: Succession) -> Result<(), Error> {
         write_file(&self.home.ca_cert(), next.next.certificate_pem().as_bytes(), 0o644)?;
         self.authority = next.next;
         Ok(())
     }
 
-    /// Does what is left after that; whether there was something.
+    /// Completes the steps after the commit point; returns whether anything was done.
     fn complete(&mut self) -> Result<bool, Error> {
         let placed = self.place_key()?;
         let shown = self.shown()?;
@@ -350,7 +353,7 @@ impl<'h> Steps<'h> {
         Ok(placed || renewed || signed || std::mem::take(&mut self.has_renamed))
     }
 
-    /// The key takes the place of the old one, which is gone by that; one that never came into force is removed.
+    /// Renames the new key over the old one, which is deleted thereby; a key that never came into force is removed.
     fn place_key(&self) -> Result<bool, Error> {
         let (next, path) = (self.home.ca_next_key(), self.home.ca_key());
         let Some(pem) = secret::read(&next)? else { return Ok(false) };
@@ -368,7 +371,7 @@ impl<'h> Steps<'h> {
         Ok(true)
     }
 
-    /// What the PoP would show if it read its files now.
+    /// The state of the PoP's certificate in the files.
     fn shown(&self) -> Result<Shown, Error> {
         let Some(pem) = read_text(&self.home.host_cert(), 256 * 1024)? else { return Ok(Shown::Good) };
         let (chain, authority) = (parse_chain(&pem)?, self.authority.certificate());
@@ -384,12 +387,12 @@ impl<'h> Steps<'h> {
     }
 
     fn renew_credentials(&self, new_key: bool) -> Result<(), Error> {
-        // It reads which hand-over is to be shown.
+        // It loads the hand-over to be appended.
         let authority = Authority::load(self.home)?;
         renew_host(self.home, &authority, &self.config.announced_endpoints(), new_key, self.now).map(drop)
     }
 
-    /// Partners that know the new authority alone believe no list of the old one.
+    /// Signs the list anew: partners that know the new authority alone reject a list of the old one.
     fn sign_list_anew(&self) -> Result<bool, Error> {
         let trust = Trust::load(self.home)?;
         if trust.list_is_of_now(self.authority.site()) {
@@ -400,7 +403,7 @@ impl<'h> Steps<'h> {
 
     fn remove_old_handovers(&self) -> Result<(), Error> {
         let number = number_of(self.authority.certificate())?;
-        // A command that was killed before the certificate was written has left the next one.
+        // A command that was killed before the certificate was written has left the next hand-over.
         let oldest = number.saturating_sub(MAX_EARLIER as u32);
         (oldest.saturating_sub(2)..oldest)
             .chain([number + 1])
@@ -408,7 +411,7 @@ impl<'h> Steps<'h> {
     }
 }
 
-/// Whether a chain that the site made is of another authority than that of now, or shows another hand-over.
+/// Whether a chain of the site is of another authority than the current one, or has another hand-over.
 pub fn is_old(
     chain: &[CertificateDer<'_>],
     authority: &CertificateDer<'_>,
@@ -419,16 +422,16 @@ pub fn is_old(
     is_of_another(leaf, authority) || shown != handover.map(|handover| &handover.cross[..])
 }
 
-/// Whether a certificate was signed by another authority, as far as it says.
+/// Whether a certificate was issued by another authority, by its issuer name.
 pub fn is_of_another(leaf: &CertificateDer<'_>, authority: &CertificateDer<'_>) -> bool {
     let named = Facts::read(authority).map(|facts| facts.issuer);
     Facts::read(leaf).ok().map(|facts| facts.issuer) != named.ok()
 }
 
-/// The hand-over to the authority of the PoP in `home`, whether it is over or not.
+/// The hand-over to the authority of the PoP in `home`, live or over.
 ///
 /// # Errors
-/// Those of the files; `SiteRenamed`.
+/// Errors of the files; `SiteRenamed`.
 pub fn handover(home: &Home) -> Result<Option<Handover>, Error> {
     let config = Config::load(home)?;
     let (Some(site), Some(pem)) = (&config.site, read_text(&home.ca_cert(), MAX_BYTES)?) else {
@@ -452,7 +455,7 @@ mod tests {
     struct Here {
         home: Home,
         partner: Trust,
-        /// What the first authority gave a user.
+        /// A user's certificate of the first authority.
         first: Vec<CertificateDer<'static>>,
         now: SystemTime,
         dir: tempfile::TempDir,
@@ -474,7 +477,7 @@ mod tests {
     }
 
     impl Here {
-        /// What a command leaves that is killed after so many steps.
+        /// The state left by a command that is killed after so many steps.
         fn kill_after(&self, steps: usize) {
             let mut rotation = Steps::begin(&self.home, self.now).unwrap();
             let next = rotation.authority.succeed(&site("kek"), 30 * DAY, self.now).unwrap();
@@ -500,7 +503,7 @@ mod tests {
             number_of(Authority::load(&self.home).unwrap().certificate()).unwrap()
         }
 
-        /// All that the site made and makes is good, at home and at the partner, which has heard nothing yet.
+        /// All certificates of the site verify, at home and at the partner, which has not been notified yet.
         fn check_works(&self, what: usize) {
             let own = Trust::load(&self.home).unwrap();
             let host = Credential::host(&self.home, self.now).unwrap().chain;
@@ -523,7 +526,7 @@ mod tests {
             here.kill_after(steps);
             here.check_works(steps);
             assert_eq!(here.number(), if steps < 3 { 1 } else { 2 }, "{steps}");
-            // What was signed meanwhile may make the one step that was left superfluous.
+            // A certificate signed meanwhile may make the one remaining step superfluous.
             let outcome = rotate(&here.home, 30 * DAY, here.now).unwrap();
             assert!(outcome == expected || (steps == 5 && outcome == UnderWay), "{steps}: {outcome:?}");
             here.check_works(steps);
@@ -544,7 +547,7 @@ mod tests {
         }
     }
 
-    /// What a command that renames the site leaves if it is killed after so many steps.
+    /// The state left by a renaming that is killed after so many steps.
     fn kill_rename_after(here: &Here, steps: usize) {
         let mut renaming = Steps::begin(&here.home, here.now).unwrap();
         let next = renaming.authority.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
@@ -748,7 +751,7 @@ mod tests {
         let host = Credential::host(&here.home, here.now).unwrap().chain;
         verify_peer(&host, &own, here.now).unwrap();
         assert_eq!(verify_peer(&host, &here.partner, here.now).unwrap_err().code, Code::AuthorityReplaced);
-        // Nor is it while another one is under way.
+        // Nor while another one is not over.
         assert_eq!(rotate(&here.home, Duration::ZERO, here.now).unwrap(), Outcome::Rotated);
         assert_eq!(here.number(), 3);
         drop(here.dir);

@@ -1,7 +1,7 @@
 //! Files that only their owner may read: keys and credentials.
 //!
-//! Guarantees: a secret is written whole with mode 600 from its first byte; one that others could read, or that
-//! belongs to somebody else, is refused with `SecretExposed`, because it must be taken as known to them.
+//! Guarantees: a secret is written atomically with mode 600 from its first byte; a file that others could read, or
+//! that another user owns, is refused with `SecretExposed`, because it must be considered compromised.
 
 use crate::home::{file_error, make_private_dir, write_file};
 use renkei_core::error::{Code, Error};
@@ -22,7 +22,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Reads a secret; `None` if there is no such file.
 pub fn read(path: &Path) -> Result<Option<String>, Error> {
-    // Not blocking: a FIFO put there must not hang us.
+    // Not blocking: opening a FIFO must not hang.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> Result<Option<String>, Error> {
     Ok(Some(text))
 }
 
-/// Checks the open file, not the name, so that nothing can be swapped in between.
+/// Checks the open file, not the name, to exclude a race (TOCTOU).
 fn check(file: &File, path: &Path) -> Result<(), Error> {
     let metadata = file.metadata().map_err(|error| file_error("read secret", path, &error))?;
     let exposed = |cause: String| Err(Error::new(Code::SecretExposed, "read secret", path.display(), cause));

@@ -1,8 +1,8 @@
-//! The local socket: one JSON line asked, one JSON line answered, and the kernel says who asks.
+//! The local socket: one JSON line as request, one JSON line as reply, and the kernel identifies the peer.
 //!
-//! Anybody on the machine may connect (mode 666); authority comes from SO_PEERCRED alone. Blocking code on threads
-//! of its own. Guarantees: a line over 64 KiB, a caller who is silent for 5 s and more than a few callers of one
-//! account at a time are turned away, so nobody can hold the socket from others. A reply is `{"ok":...}` or
+//! Any local process may connect (mode 666); authority comes from SO_PEERCRED alone. Blocking code on threads of its
+//! own. Guarantees: a line over 64 KiB, a client that is silent for 5 s and more than a few clients of one account at
+//! a time are refused, so that no client can block the socket for others. A reply is `{"ok":...}` or
 //! `{"error":{...}}`.
 
 use crate::home::{file_error, make_dir};
@@ -29,23 +29,23 @@ use std::time::{Duration, Instant};
 
 /// Longest request line.
 pub const LINE_LIMIT: usize = 64 * 1024;
-/// Longest reply a client takes: a federation's cards.
+/// Longest reply a client accepts: a federation's cards.
 const REPLY_LIMIT: usize = 32 * 1024 * 1024;
-/// How long one request may take to arrive, and its reply to leave.
+/// Timeout for one request to arrive, and for its reply to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so long somebody who waits wants to know for what.
+/// After so long a waiting client is told that the PoP does not respond.
 const TELL_AFTER: Duration = Duration::from_secs(3);
-/// How often the accepting thread looks whether it should stop.
+/// Interval at which the accepting thread checks whether it should stop.
 const STOP_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-/// Connections open at a time, of all accounts and of one.
+/// Maximum of open connections, of all accounts and of one.
 const MAX_OPEN: usize = 256;
 const MAX_OPEN_PER_UID: usize = 16;
-/// The op of requests that are answered by a descriptor.
+/// The op of requests that are answered with a descriptor.
 pub const LEND: &str = "lend";
-/// Longest path the kernel takes in a socket address (sun_path, 108 with its NUL).
+/// Longest path in a socket address (sun_path, 108 with its NUL).
 const MAX_ADDRESS: usize = 107;
 
-/// Who is at the other end, by the kernel's word.
+/// The credentials of the peer, from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Effective user id when it connected.
@@ -56,12 +56,12 @@ pub struct Peer {
     pub pid: i32,
 }
 
-/// What the socket can be asked.
+/// The server side of the socket.
 pub trait Handler: Sync {
-    /// Answers one request, an object with the field `op`. Called on several threads at a time; may block.
+    /// Answers one request, an object with the field `op`. Called on several threads concurrently; may block.
     fn handle(&self, peer: Peer, request: &Value) -> Result<Value, Error>;
 
-    /// Answers a request with the op [`LEND`], by a descriptor.
+    /// Answers a request with the op [`LEND`] with a descriptor.
     fn lend(&self, _peer: Peer, _request: &Value) -> Result<OwnedFd, Error> {
         Err(Error::new(
             Code::ProtocolViolation,
@@ -86,7 +86,7 @@ enum Reply {
     Error(Error),
 }
 
-/// Opens the socket for everybody; a dead one left behind is replaced, a live one is not.
+/// Binds the socket, mode 666; a stale one is replaced, a live one is not.
 pub fn bind_socket(path: &Path) -> Result<UnixListener, Error> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_dir(dir, 0o755)?;
@@ -106,7 +106,7 @@ pub fn bind_socket(path: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// A path short enough for a socket address: through an open directory where the real one is too long.
+/// A path short enough for a socket address: through an open directory descriptor where the real one is too long.
 struct Address {
     path: PathBuf,
     _dir: Option<OwnedFd>,
@@ -163,13 +163,13 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// Failures of one connection or of a moment, not of the listener.
+/// Transient failures or those of one connection, not of the listener.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [libc::EAGAIN, libc::EINTR, libc::ECONNABORTED, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
 }
 
-/// Who is connected, to keep one account from taking all seats.
+/// Connection counts by uid, to keep one account from taking all seats.
 #[derive(Default)]
 struct Open(Mutex<HashMap<u32, usize>>);
 
@@ -233,7 +233,7 @@ fn answer(line: &str, peer: Peer, handler: &dyn Handler) -> (Reply, Option<Owned
     }
 }
 
-/// Sends a reply, with a descriptor beside its first bytes if there is one.
+/// Sends a reply, with a descriptor beside its first bytes if there is one (SCM_RIGHTS).
 fn send(stream: &mut UnixStream, text: &[u8], lent: Option<OwnedFd>) -> io::Result<()> {
     let Some(lent) = lent else { return stream.write_all(text) };
     let (mut space, lent) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [lent.as_fd()]);
@@ -246,7 +246,7 @@ fn send(stream: &mut UnixStream, text: &[u8], lent: Option<OwnedFd>) -> io::Resu
 /// Asks the PoP behind the socket at `path` for a descriptor.
 ///
 /// # Errors
-/// That nobody answers, or what the PoP says.
+/// The PoP does not answer, or the errors of its reply.
 pub fn borrow(path: &Path, request: &Value) -> Result<OwnedFd, Error> {
     let mut stream = connect(path).map_err(|error| not_running(path, &error))?;
     let lost = |error: io::Error| Error::new(Code::ConnectionLost, "ask", path.display(), error);
@@ -305,11 +305,11 @@ fn read_line(stream: &mut UnixStream, limit: usize, patience: Option<Duration>) 
     String::from_utf8(line).map_err(|error| fail(Code::ProtocolViolation, &error))
 }
 
-/// Asks the PoP behind the socket at `path`. An answer may take long; a PoP that answers nothing at all is told on standard
-/// error after 3 s.
+/// Sends a request to the PoP behind the socket at `path`. A reply may take long; a PoP that does not respond at all
+/// is reported on standard error after 3 s.
 ///
 /// # Errors
-/// That nobody answers, or what the PoP says.
+/// The PoP does not answer, or the errors of its reply.
 pub fn request(path: &Path, request: &Value) -> Result<Value, Error> {
     let mut stream = connect(path).map_err(|error| not_running(path, &error))?;
     let lost = |error: io::Error| Error::new(Code::ConnectionLost, "ask", path.display(), error);
@@ -331,7 +331,7 @@ pub fn request(path: &Path, request: &Value) -> Result<Value, Error> {
     parse_reply(&read_line(&mut stream, REPLY_LIMIT, None)?)
 }
 
-/// Whether the PoP answers anything: what it does not know is refused at once.
+/// Whether the PoP responds: it refuses an unknown op at once.
 fn is_alive(path: &Path) -> io::Result<bool> {
     let mut stream = connect(path)?;
     writeln!(stream, "{{\"op\": \"alive\"}}")?;
@@ -383,7 +383,7 @@ mod tests {
     fn one_that_answers_nothing_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        // Connections are taken by the kernel, and nobody reads.
+        // The kernel accepts connections, and no process reads.
         let _listener = UnixListener::bind(&path).unwrap();
         let begin = Instant::now();
         let error = request(&path, &json!({"op": "status"})).unwrap_err();

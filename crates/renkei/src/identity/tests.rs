@@ -1,5 +1,5 @@
-//! Tests of several parts together: whole chains against whole trust, and real handshakes. Also what the unit
-//! tests of the area share.
+//! Integration tests of several parts: complete chains against complete trust, and real handshakes. Also shared
+//! helpers of the unit tests.
 #![cfg(test)]
 
 use super::authority::{Authority, Issued, renew_host};
@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A moment all tests share, in whole seconds as certificates have them.
+/// A time all tests share, in whole seconds as certificates have them.
 pub(crate) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_795_292_760)
 }
@@ -51,7 +51,7 @@ pub(crate) fn pop(dir: &Path, name: &str) -> (Home, Authority) {
     pop_at(dir, name, now())
 }
 
-/// The same, made at another moment.
+/// The same, made at another time.
 pub(crate) fn pop_at(dir: &Path, name: &str, now: SystemTime) -> (Home, Authority) {
     let home = Home::at(dir);
     let authority = Authority::create(&site(name), now).unwrap();
@@ -76,7 +76,7 @@ struct Federation {
     trust: Trust,
 }
 
-/// A place that trusts `kek` and `titech`.
+/// A directory that trusts `kek` and `titech`.
 fn federation() -> Federation {
     let dir = tempfile::tempdir().unwrap();
     let home = Home::at(dir.path());
@@ -148,11 +148,11 @@ fn unknown_authorities_are_refused() {
     assert_eq!(judge(&user(&f.kek), &Trust::empty(&f.home), now()).unwrap_err().code, Code::UnknownAuthority);
 }
 
-/// A certificate of `signer` that names somebody of `claimed`, as a dishonest site would make it.
+/// A certificate of `signer` that names a user of `claimed`, as a dishonest site would make it.
 fn foreign(signer: &SiteName, claimed: &str) -> (Trust, Issued, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut trust = Trust::empty(&Home::at(dir.path()));
-    // An authority that believes to be `claimed`, whose card says `signer`.
+    // An authority for names of `claimed`, whose card names `signer`.
     let dishonest = Authority::create(&site(claimed), now()).unwrap();
     trust.add(SiteCard { site: signer.clone(), ..card(&dishonest) }).unwrap();
     (trust, user(&dishonest), dir)
@@ -233,7 +233,7 @@ fn a_user_cannot_act_as_an_authority() {
     assert!(verify_peer(&[bob, alice], &f.trust, now()).is_err());
 }
 
-/// `bytes` with one bit flipped, some bytes cut off, or some put in.
+/// `bytes` with one bit flipped, truncated, or with bytes inserted.
 pub(super) fn damaged(bytes: &[u8], at: usize, how: u8) -> Vec<u8> {
     let at = at % bytes.len();
     match how {
@@ -276,7 +276,7 @@ proptest! {
     }
 }
 
-/// Lets two connections talk until both are done with the handshake and its tickets.
+/// Exchanges messages until both connections are done with the handshake and its tickets.
 pub(super) fn shake(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
@@ -368,7 +368,7 @@ impl rustls::client::ResolvesClientCert for NoCertificate {
     }
 }
 
-/// Shows a certificate that belongs to another key.
+/// Presents a certificate that belongs to another key.
 #[derive(Debug)]
 struct Stolen(Arc<rustls::sign::CertifiedKey>);
 

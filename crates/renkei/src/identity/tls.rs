@@ -1,14 +1,13 @@
 //! TLS: the only module that builds rustls configurations.
 //!
-//! TLS 1.3 only, AES-128-GCM first (the fastest where the CPU has AES). On `renkei/1` both sides show a
-//! certificate, and the handshake itself checks one thing only: that the peer has the private key of the
-//! certificate it shows. Whether that certificate is any good is judged right after the handshake by
-//! [`super::verify::verify_peer`], which both sides must call before they act on anything the peer says. A refusal
-//! then travels as a coded error that says what is wrong and what to do, where a TLS alert could say no more than
-//! "bad certificate" - and an expired certificate would look like a broken network.
+//! TLS 1.3 only, AES-128-GCM first (the fastest where the CPU has AES). On `renkei/1` both sides present a
+//! certificate, and the handshake itself checks one thing only: possession of the certificate's private key. The
+//! certificate is verified right after the handshake by [`super::verify::verify_peer`], which both sides must call
+//! before they act on any message of the peer. A refusal then travels as a coded error with cause and remedy, where a
+//! TLS alert could say no more than "bad certificate" - and an expired certificate would look like a broken network.
 //!
-//! Guarantees: no anonymous peer passes a `renkei/1` handshake; resumed connections (data streams) carry the
-//! identity of the first. Non-goal: HTTP, see [`super::web`]; no client certificate is asked for there.
+//! Guarantees: no anonymous peer passes a `renkei/1` handshake; resumed connections (data streams) carry the identity
+//! of the first. Non-goal: HTTP, see [`super::web`]; no client certificate is requested there.
 
 use super::credential::Credential;
 use renkei_core::error::{Code, Error};
@@ -25,16 +24,16 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 use std::sync::Arc;
 
-/// Protocol name of daemons and the command line.
+/// ALPN of daemons and the command line.
 pub const RENKEI_ALPN: &[u8] = renkei_core::wire::ALPN;
-/// Protocol names of HTTP, preferred first.
+/// ALPN of HTTP, preferred first.
 pub const HTTP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Tickets sent per handshake: each resumes one data stream, and streams bring tickets of their own.
 const TICKETS: usize = 4;
-/// Peers whose sessions the client remembers.
+/// Size of the client's session cache, in peers.
 const REMEMBERED_PEERS: usize = 256;
 
-/// The cryptography in use.
+/// The crypto provider in use.
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites = vec![
@@ -45,12 +44,12 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// The accepting side of `renkei/1`.
+/// The server side of `renkei/1`.
 pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
     server_config_with(credential, None)
 }
 
-/// The same for a site that may be asked for by a former name, with its certificate under that.
+/// The same for a site that may be dialled by a former name, with its certificate under that (SNI).
 pub fn server_config_with(
     credential: &Credential,
     former: Option<&(String, Credential)>,
@@ -72,7 +71,7 @@ pub fn server_config_with(
     Ok(Arc::new(config))
 }
 
-/// The dialling side of `renkei/1`. Keep it for all streams of a session: it remembers the tickets.
+/// The client side of `renkei/1`. Keep it for all streams of a session: it caches the tickets.
 pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
     let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
@@ -89,11 +88,11 @@ pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error
     Ok(Arc::new(config))
 }
 
-/// Where systems keep the authorities of the web; `SSL_CERT_FILE` names another file.
+/// The usual files of the system's web authorities; `SSL_CERT_FILE` names another file.
 const WEB_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// The authorities of the web that this machine knows.
+/// The web authorities of this machine.
 pub(super) fn web_roots() -> rustls::RootCertStore {
     let mut roots = rustls::RootCertStore::empty();
     let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
@@ -105,19 +104,19 @@ pub(super) fn web_roots() -> rustls::RootCertStore {
     roots
 }
 
-/// The dialling side of web servers, which the machine's authorities vouch for.
+/// The client side for web servers, verified by the machine's web authorities.
 pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
     Ok(Arc::new(builder.with_root_certificates(web_roots()).with_no_client_auth()))
 }
 
-/// The server name to ask for: sessions are remembered under it, nothing is verified by it.
+/// The server name (SNI) to ask for: the key of the session cache, not verified.
 pub fn server_name(site: &SiteName) -> ServerName<'static> {
     server_name_of(&Principal::Host(site.clone()))
 }
 
-/// Shows the certificate under the site's former name to whoever asks for that.
+/// Presents the certificate under the site's former name to clients that ask for it by SNI.
 #[derive(Debug)]
 struct ByName {
     own: Arc<CertifiedKey>,
@@ -131,7 +130,7 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// A credential as TLS takes it.
+/// A credential in the form of rustls.
 pub(super) fn certified(credential: &Credential) -> Result<Arc<CertifiedKey>, Error> {
     let (chain, key) = (credential.chain.clone(), credential.key.clone_key());
     CertifiedKey::from_der(chain, key, &provider()).map(Arc::new).map_err(failed)
@@ -142,7 +141,7 @@ fn dns_name(site: &str) -> String {
     format!("{site}x.renkei.internal")
 }
 
-/// As [`server_name`], of a PoP or an agent: what one remembers of a session is of no use to another.
+/// As [`server_name`], of a PoP or an agent: each has its own entry in the session cache.
 pub fn server_name_of(peer: &Principal) -> ServerName<'static> {
     let name = match peer {
         Principal::Agent { site, storage } => format!("{storage}x.{}", dns_name(site.as_str())),
@@ -157,7 +156,7 @@ fn failed(error: rustls::Error) -> Error {
     Error::new(Code::TlsFailed, "prepare TLS", "", error)
 }
 
-/// Checks the signature over the handshake and leaves the chain to the caller; see the module's introduction.
+/// Verifies the signature over the handshake and leaves the chain to the caller; see the module's introduction.
 #[derive(Debug)]
 struct ProofOfPossession(WebPkiSupportedAlgorithms);
 

@@ -1,9 +1,9 @@
-//! Whom this place believes: its own site's card, the cards in `trust/`, and the newest revocation list of each.
+//! The trust store: the own site's card, the cards in `trust/`, and the newest revocation list of each site.
 //!
-//! Guarantees: a card never silently replaces one with another fingerprint; a revocation list counts only if the
-//! site's own authority signed it and its number is higher than that of the one known. A card with another authority
-//! replaces one only if the authority known here handed over to it ([`super::handover`]), while that is good or by the word of
-//! somebody who is believed. Non-goal: judging peers, see [`super::verify`].
+//! Guarantees: a card never silently replaces one with another fingerprint; a revocation list is accepted only if the
+//! site's own authority signed it and its number is higher than that of the known one. A card with another authority
+//! replaces one only if the authority known here handed over to it ([`super::handover`]), while the overlap lasts or
+//! if it comes from a trusted source. Non-goal: verifying peers, see [`super::verify`].
 
 use super::card::{MAX_CARD_BYTES, SiteCard};
 use super::card_history::{CardChange, note};
@@ -25,36 +25,36 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 /// Largest revocation list accepted.
 pub const MAX_LIST_BYTES: usize = 1 << 20;
 
-/// A revocation list whose signature was checked.
+/// A revocation list whose signature was verified.
 #[derive(Debug)]
 pub struct RevocationList {
-    /// Whether the site's authority of now signed it, and not the one before; then its number. A later one is higher.
+    /// Whether the site's current authority signed it, not the previous one; then its number. A later list is higher.
     rank: (bool, u64),
     der: Vec<u8>,
     parsed: webpki::CertRevocationList<'static>,
 }
 
-/// What came of adding a card.
+/// The effect of adding a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Added {
     /// The site was not known.
     New,
-    /// The site was known by the same authority; its endpoints changed, or what it says of its authority before.
+    /// The site was known by the same authority; its endpoints or hand-overs changed.
     Updated,
     /// The site was known by another authority, which handed over to this one.
     Replaced,
     /// The site was known by another name, whose authority handed over to this one.
     Renamed,
-    /// Nothing new.
+    /// No change.
     Same,
 }
 
-/// Where a user of `site` keeps whom to trust: with the PoP of the same site, else apart. Whom a login brings is nobody that
-/// the PoP of another site has to trust.
+/// The home of a user's trust in `site`: that of the PoP of the same site, else a separate one. The PoP of another
+/// site must not trust the sites that a login brings.
 ///
 /// # Errors
-/// Those of the PoP's files.
+/// Errors of the PoP's files.
 pub fn home_of_user(home: &Home, site: &SiteName) -> Result<Home, Error> {
     let is_apart = home.has_identity() || own_card(home)?.is_some_and(|card| card.site != *site);
     Ok(if is_apart { home.of_user() } else { home.clone() })
@@ -70,12 +70,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Trust in nobody.
+    /// An empty trust store.
     pub fn empty(home: &Home) -> Self {
         Trust { home: home.clone(), own: None, cards: BTreeMap::new(), lists: BTreeMap::new() }
     }
 
-    /// Trust in the site of one card, as long as this value lives.
+    /// Trust in the site of one card, in memory only.
     pub fn only(home: &Home, card: SiteCard) -> Self {
         Trust { cards: BTreeMap::from([(card.site.clone(), card)]), ..Trust::empty(home) }
     }
@@ -115,14 +115,14 @@ impl Trust {
         self.own.as_ref()
     }
 
-    /// Has the own card announce these endpoints, as long as this value lives.
+    /// Makes the own card announce these endpoints, in memory only.
     pub fn announce(&mut self, endpoints: &[String]) {
         if let Some(card) = self.own.as_ref().and_then(|own| self.cards.get_mut(own)) {
             card.endpoints = endpoints.to_vec();
         }
     }
 
-    /// The card of that site.
+    /// The own site's card.
     pub fn own_card(&self) -> Option<&SiteCard> {
         self.card(self.own_site()?)
     }
@@ -137,14 +137,14 @@ impl Trust {
         self.cards.get(&*site.current())
     }
 
-    /// A site's card as it should be handed on: with the newest revocation list.
+    /// A site's card to be handed on: with the newest revocation list.
     pub fn export(&self, site: &SiteName) -> Option<SiteCard> {
         let mut card = self.card(site)?.clone();
         card.revocation_list = self.lists.get(&card.site).map(|list| list.der.clone());
         Some(card)
     }
 
-    /// Where a site's PoPs listen.
+    /// The endpoints of a site's PoPs.
     pub fn endpoints(&self, site: &SiteName) -> Result<&[String], Error> {
         let unknown = || Error::new(Code::SiteUnknown, "look up site", site, "");
         self.card(site).map(|card| &card.endpoints[..]).ok_or_else(unknown)
@@ -155,7 +155,7 @@ impl Trust {
         self.lists.get(site).map(|list| (list.rank.1, &list.der[..]))
     }
 
-    /// Whether the list kept of a site is signed by its authority of now; so is none.
+    /// Whether the known list of a site is signed by its current authority; true without a list.
     pub fn list_is_of_now(&self, site: &SiteName) -> bool {
         self.lists.get(site).is_none_or(|list| list.rank.0)
     }
@@ -164,17 +164,17 @@ impl Trust {
         self.lists.get(site).map(|list| &list.parsed)
     }
 
-    /// Trusts a site from now on and keeps its card.
+    /// Adds a site to the trust and stores its card.
     ///
     /// # Errors
-    /// `CardConflict` if the site is known by another authority that did not hand over to this one, `AuthorityReplaced` if the time
-    /// for that is over; nothing is changed then.
+    /// `CardConflict` if the site is known by another authority that did not hand over to this one,
+    /// `AuthorityReplaced` if the overlap is over; nothing is changed then.
     pub fn add(&mut self, card: SiteCard) -> Result<Added, Error> {
         self.keep(card, Some(SystemTime::now()))
     }
 
-    /// The same for a card that somebody gave who is believed: a person who compared the fingerprint, or the own site's PoP at a
-    /// login. A hand-over that is over counts then.
+    /// The same for a card from a trusted source: a person who compared the fingerprint, or the own site's PoP at a
+    /// login. Expired hand-overs count then.
     ///
     /// # Errors
     /// `CardConflict`.
@@ -189,7 +189,7 @@ impl Trust {
             make_dir(&self.home.trust_dir(), 0o755)?;
             write_file(&card_path(&self.home, &card.site), card.to_text().as_bytes(), 0o644)?;
             if let Some(former) = self.under_former_name(&card)?.filter(|_| added == Added::Renamed) {
-                // The card under that name stays for processes that do not know of this yet.
+                // The card under that name stays for processes that do not know of the renaming yet.
                 former_names::note(&self.home, former.site.as_str(), &card.site)?;
             }
             let before = self.cards.insert(card.site.clone(), card.clone());
@@ -202,13 +202,13 @@ impl Trust {
         Ok(added)
     }
 
-    /// The card by which a site is known under the name that it had before.
+    /// The card of the site under its former name.
     fn under_former_name(&self, card: &SiteCard) -> Result<Option<&SiteCard>, Error> {
         let former = former_name(&card.authority)?;
         Ok(former.and_then(|former| self.cards.values().find(|known| known.site.as_str() == former)))
     }
 
-    /// The list that is kept is worth less once the authority that signed it was replaced.
+    /// Ranks the known list anew: it ranks lower once the authority that signed it was replaced.
     fn rank_list(&mut self, card: &SiteCard) -> Result<(), Error> {
         let Some(known) = self.lists.remove(&card.site) else { return Ok(()) };
         if !is_of_older(card, &known.der) {
@@ -217,7 +217,7 @@ impl Trust {
         Ok(())
     }
 
-    /// What adding `card` would do.
+    /// The effect that adding `card` would have.
     ///
     /// # Errors
     /// As [`Trust::add`].
@@ -225,7 +225,7 @@ impl Trust {
         self.merge(card.clone(), Some(SystemTime::now())).map(|(added, _)| added)
     }
 
-    /// The same for a card from somebody who is believed.
+    /// The same for a card from a trusted source.
     ///
     /// # Errors
     /// As [`Trust::add_given`].
@@ -233,7 +233,7 @@ impl Trust {
         self.merge(card.clone(), None).map(|(added, _)| added)
     }
 
-    /// What adding `card` would do, and what is known of the site after it. Without a moment the hand-over may be over.
+    /// The effect that adding `card` would have, and the card after it. Without a time, expired hand-overs count.
     pub(crate) fn merge(&self, card: SiteCard, at: Option<SystemTime>) -> Result<(Added, SiteCard), Error> {
         if let Some(der) = &card.revocation_list {
             RevocationList::check(&card, der.clone())?;
@@ -248,7 +248,7 @@ impl Trust {
             follow(known, &card, at)?;
             return Ok((Added::Replaced, card));
         }
-        // What ended stays ended, whoever shows an older card.
+        // An ended overlap stays ended, even if an older card is presented.
         let handover = known.handover.clone().map(|handover| handover.or_shorter(card.handover.as_ref()));
         let earlier = if handover.is_some() { card.earlier.clone() } else { Vec::new() };
         let same = known.endpoints == card.endpoints
@@ -258,7 +258,7 @@ impl Trust {
         Ok((if same { Added::Same } else { Added::Updated }, SiteCard { handover, earlier, ..card }))
     }
 
-    /// Ends the trust in a site.
+    /// Removes a site from the trust.
     pub fn remove(&mut self, site: &SiteName) -> Result<(), Error> {
         if self.own.as_ref() == Some(site) {
             let cause = "a PoP always trusts its own site";
@@ -274,7 +274,7 @@ impl Trust {
         remove_file(&self.home.crl_file(site))
     }
 
-    /// Takes a revocation list of `site` if it is good and newer than the one known; tells whether it was.
+    /// Stores a revocation list of `site` if it verifies and is newer than the known one; returns whether it did.
     pub fn merge_crl(&mut self, site: &SiteName, der: &[u8]) -> Result<bool, Error> {
         let unknown = || Error::new(Code::SiteUnknown, "take revocation list", site, "");
         let list = RevocationList::check(self.cards.get(site).ok_or_else(unknown)?, der.to_vec())?;
@@ -290,7 +290,7 @@ impl Trust {
 }
 
 impl RevocationList {
-    /// Checks that the authority of `card` signed the list, or the one before.
+    /// Verifies that the current or the previous authority of `card` signed the list.
     fn check(card: &SiteCard, der: Vec<u8>) -> Result<Self, Error> {
         let bad = |cause: String| Error::new(Code::BadCertificate, "read revocation list", &card.site, cause);
         let list = parse_list(&der).map_err(bad)?;
@@ -312,7 +312,8 @@ impl RevocationList {
     }
 }
 
-/// Whether a kept list names an authority of the site that is not known any more, so that nobody can tell whether it is good.
+/// Whether the issuer of a stored list is an older authority that is not known any more, so that it cannot be
+/// verified.
 fn is_of_older(card: &SiteCard, der: &[u8]) -> bool {
     let names = |authority: &CertificateDer<'_>, list: &CertificateRevocationList<'_>| {
         parse(authority).is_ok_and(|authority| authority.subject() == list.issuer())
@@ -327,7 +328,7 @@ fn is_of_older(card: &SiteCard, der: &[u8]) -> bool {
     is_older
 }
 
-/// Whether the authority of `known` handed over to that of `card`.
+/// Checks that the authority of `known` handed over to that of `card`.
 fn follow(known: &SiteCard, card: &SiteCard, at: Option<SystemTime>) -> Result<(), Error> {
     let both = || format!("known {}, the card has {}", known.fingerprint(), card.fingerprint());
     if card.handover.is_none() {
@@ -348,7 +349,7 @@ fn parse_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {
     }
 }
 
-/// The number of a revocation list, unchecked.
+/// The number of a revocation list, not verified.
 pub(super) fn list_number(der: &[u8]) -> Result<u64, Error> {
     let bad = |cause: String| Error::new(Code::BadCertificate, "read revocation list", "", cause);
     let list = parse_list(der).map_err(bad)?;
@@ -360,7 +361,7 @@ fn card_path(home: &Home, site: &SiteName) -> PathBuf {
     home.trust_dir().join(format!("{site}.site"))
 }
 
-/// Whether a card is kept under a former name of its site.
+/// Whether a card is stored under a former name of its site.
 pub(super) fn is_of_former_name(path: &Path) -> bool {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     SiteName::parse(stem).is_ok_and(|site| site.as_str() != stem)

@@ -1,10 +1,10 @@
-//! Judges a peer's certificate chain.
+//! Verifies a peer's certificate chain.
 //!
-//! The leaf names a principal; the principal's site decides which single authority may have vouched for it. A
-//! chain that is good under any other trusted authority is `ForeignName`: that site claimed a name not its own. While a site
-//! replaces its authority there are two, the one before until the overlap is over ([`super::handover`]).
-//! Every reason to refuse has its own code, and the causes carry dates in UTC. The TLS handshake has proven
-//! before that the peer has the leaf's key (see [`super::tls`]).
+//! The leaf names a principal; the principal's site determines the one authority that may have issued it. A chain
+//! that is valid under any other trusted authority is `ForeignName`: that site claimed a name not its own. During the
+//! overlap after a site replaced its authority there are two ([`super::handover`]). Every reason to refuse has its
+//! own code, and the causes carry dates in UTC. The TLS handshake has verified before that the peer has the leaf's
+//! key (see [`super::tls`]).
 
 use super::card::SiteCard;
 use super::certificate::{Facts, parse, utc};
@@ -19,16 +19,16 @@ use webpki::{
     EndEntityCert, KeyUsage, RevocationOptionsBuilder, UnknownStatusPolicy, anchor_from_trusted_cert,
 };
 
-/// Most certificates in a chain.
+/// Maximum of certificates in a chain.
 const MAX_CHAIN: usize = 4;
 const OP: &str = "verify certificate";
 
-/// Who the peer is, if the chain proves it. Delegated certificates are refused: this is for whoever does not look at
-/// their scope.
+/// The principal of the peer, if the chain verifies. Delegated certificates are refused: this is for callers that do
+/// not check scopes.
 ///
 /// # Errors
-/// `UnknownAuthority`, `AuthorityReplaced`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`, `CertificateRevoked`, or
-/// `BadCertificate` for all else; none goes away by trying again.
+/// `UnknownAuthority`, `AuthorityReplaced`, `ForeignName`, `CertificateExpired`, `CertificateNotYetValid`,
+/// `CertificateRevoked`, or `BadCertificate` for all else; retrying does not help.
 pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime) -> Result<Principal, Error> {
     match verify_holder(chain, trust, now)? {
         (principal, None) => Ok(principal),
@@ -39,7 +39,7 @@ pub fn verify_peer(chain: &[CertificateDer<'_>], trust: &Trust, now: SystemTime)
     }
 }
 
-/// Who the peer is, if the chain proves it, and what it is restricted to if its certificate is a delegated one.
+/// The principal of the peer, if the chain verifies, and the scope of a delegated certificate.
 ///
 /// # Errors
 /// As [`verify_peer`]; `BadScope` if the scope cannot be read, `DelegationExpired` in place of `CertificateExpired`.
@@ -67,12 +67,12 @@ pub fn verify_holder(
     Ok((principal, scope))
 }
 
-/// Checks that the peer, a server, is the PoP of `site` and not merely somebody of that site.
+/// Checks that the peer, a server, is the PoP of `site` and not another principal of that site.
 pub fn expect_site(peer: &Principal, site: &SiteName) -> Result<(), Error> {
     expect_peer(peer, &Principal::Host(site.clone()))
 }
 
-/// Checks that the peer, a server, is the PoP or the agent that was meant, and nobody else.
+/// Checks that the peer, a server, is exactly the expected PoP or agent.
 pub fn expect_peer(peer: &Principal, meant: &Principal) -> Result<(), Error> {
     if *peer == *meant.current() {
         return Ok(());
@@ -124,7 +124,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Verifies under the authority of `card`, else under the one before while that is good; tells which it was.
+    /// Verifies under the authority of `card`, else under the previous one during the overlap; returns the matching
+    /// one.
     fn check<'c>(
         &self,
         card: &'c SiteCard,
@@ -150,7 +151,7 @@ impl Judge<'_> {
         let anchors = [anchor_from_trusted_cert(authority)?];
         let lists: Vec<_> = trust.parsed_list(&card.site).into_iter().collect();
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
-            // A list may be old where a site is cut off; an old one is better than none.
+            // A list may be stale where a site is cut off; a stale one is better than none.
             options.with_status_policy(UnknownStatusPolicy::Allow).build()
         });
         let now = self.now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -176,7 +177,7 @@ impl Judge<'_> {
         Err(self.error(Code::CertificateExpired, cause))
     }
 
-    /// The site's one list counts for all its certificates, whichever of its authorities signed them.
+    /// The site's one revocation list covers all its certificates, whichever of its authorities issued them.
     fn check_serial(&self, trust: &Trust) -> Result<(), Error> {
         let Some(list) = trust.parsed_list(self.principal.site()) else { return Ok(()) };
         match list.find_serial(&serial_bytes(&self.facts.serial)) {
@@ -185,8 +186,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What is wrong if it is that the site replaced its authority: what the one before signed is over, or the new one was not
-    /// taken over here in time.
+    /// The error of a site that replaced its authority, if that is the cause: the overlap of the previous one is
+    /// over, or the new one was not taken over here in time.
     fn replaced(&self, card: &SiteCard, trust: &Trust) -> Option<Error> {
         if let Some(handover) = card.handover.as_ref().filter(|handover| !handover.is_live(self.now)) {
             let old = parse(&handover.previous).ok()?;
@@ -205,7 +206,7 @@ impl Judge<'_> {
         self.not_taken_over(card, trust)
     }
 
-    /// The chain shows how the authority known here handed over to another one, and the time for that is over.
+    /// The chain has a cross-certificate by the authority known here, which has expired.
     fn not_taken_over(&self, card: &SiteCard, trust: &Trust) -> Option<Error> {
         let known = parse(&card.authority).ok()?;
         let is_over = |cross: &CertificateDer<'_>| {
@@ -221,7 +222,7 @@ impl Judge<'_> {
         Some(self.error(Code::AuthorityReplaced, cause))
     }
 
-    /// What to do where this PoP is one of several of that site, which no card helps.
+    /// The remedy where this PoP is one of several of that site, which a new card does not help.
     fn at_another_pop(&self, card: &SiteCard, trust: &Trust) -> &'static str {
         match trust.own_site() == Some(&card.site) {
             true => {
@@ -232,7 +233,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A delegated certificate falls with the one by which it was asked for.
+    /// A delegated certificate is revoked with its parent.
     fn check_parent(&self, trust: &Trust) -> Result<(), Error> {
         let site = self.principal.site();
         let (Some(parent), Some(list)) = (&self.facts.parent, trust.parsed_list(site)) else { return Ok(()) };
@@ -247,7 +248,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Fails if another trusted site vouched for this name.
+    /// Fails if another trusted site issued a certificate for this name.
     fn refuse_foreign(&self, trust: &Trust) -> Result<(), Error> {
         let site = self.principal.site();
         let others = trust.list().filter(|card| card.site != *site);
@@ -266,7 +267,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Whether the certificate is of an authority that this one handed over to.
+    /// Whether the certificate was issued by the successor of this authority.
     fn is_by_successor(&self, authority: &CertificateDer<'_>) -> bool {
         Facts::read(authority).is_ok_and(|facts| facts.issuer != self.facts.issuer)
     }
@@ -298,7 +299,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether the failure says "not signed by this authority".
+/// Whether the failure means that another authority signed.
 fn is_of_another(error: &webpki::Error) -> bool {
     matches!(error, webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey)
 }

@@ -1,8 +1,9 @@
-//! The certificate that HTTP clients are shown, and what a browser makes of one.
+//! The certificate that HTTP clients get, and a check of it as by a browser.
 //!
-//! The administrator may set a certificate that browsers know. It is read when the PoP starts and whenever its files change; a
-//! pair of files that cannot be used leaves the one before in use. A client that asks for a host that the certificate does not
-//! name sees the site's own, so that monitoring by the site's authority goes on. `renkei/1` always uses the site's own.
+//! The administrator may configure a certificate that browsers accept. It is loaded when the PoP starts and whenever
+//! its files change; if the files are invalid, the previous one stays in use. A client that asks for a host that the
+//! certificate does not name gets the site's own, so that monitoring by the site's authority keeps working.
+//! `renkei/1` always uses the site's own.
 
 use super::certificate::{Facts, hosts, parse_chain};
 use super::credential::Credential;
@@ -25,16 +26,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Largest chain accepted.
 const MAX_CHAIN_BYTES: u64 = 256 * 1024;
-/// How long a PoP may take to show its certificate to whoever asks what browsers see.
+/// Timeout for a PoP to present its certificate in the check.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// A certificate for HTTP clients that is in use.
+/// The web certificate in use.
 #[derive(Debug)]
 pub struct WebCredential {
     key: Arc<CertifiedKey>,
     /// The hosts that it names.
     pub hosts: Vec<String>,
-    /// Its last moment.
+    /// The end of its validity.
     pub not_after: SystemTime,
     /// Its serial.
     pub serial: String,
@@ -53,14 +54,14 @@ impl WebCredential {
         Ok(WebCredential { key: tls::certified(&credential)?, hosts, not_after, serial })
     }
 
-    /// Whether browsers take it for this host, a name or an address.
+    /// Whether it is valid for this host, a name or an address.
     pub fn is_for(&self, host: &str) -> bool {
         let leaf = self.key.cert.first().map(webpki::EndEntityCert::try_from);
         let (Some(Ok(leaf)), Ok(name)) = (leaf, ServerName::try_from(host)) else { return false };
         leaf.verify_is_valid_for_subject_name(&name).is_ok()
     }
 
-    /// Whether it names an address: browsers that open one ask for no host.
+    /// Whether it names an address: browsers that open one send no SNI.
     fn is_for_addresses(&self) -> bool {
         self.hosts.iter().any(|host| host.parse::<IpAddr>().is_ok())
     }
@@ -73,7 +74,7 @@ pub fn hosts_in_file(path: &Path) -> Vec<String> {
     chain.first().and_then(|leaf| hosts(leaf).ok()).unwrap_or_default()
 }
 
-/// What tells a state of the two files from another.
+/// The identity of a state of the two files, to detect changes.
 type Mark = (Web, Vec<Option<(SystemTime, u64, u64)>>);
 
 #[derive(Debug, Default)]
@@ -83,7 +84,7 @@ struct State {
     trouble: Option<Error>,
 }
 
-/// The certificate for HTTP clients as it is set, used and reloaded.
+/// The certificate for HTTP clients, with its configuration and reloading.
 #[derive(Debug, Default)]
 pub struct WebCertificate(Mutex<State>);
 
@@ -92,17 +93,17 @@ impl WebCertificate {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// The one that is in use, if there is one.
+    /// The certificate in use, if there is one.
     pub fn used(&self) -> Option<Arc<WebCredential>> {
         self.lock().used.clone()
     }
 
-    /// Why what is set cannot be used, if it cannot.
+    /// The reason why the configured one cannot be used, if it cannot.
     pub fn trouble(&self) -> Option<Error> {
         self.lock().trouble.clone()
     }
 
-    /// Reads the files again if they changed, or could not be used the last time.
+    /// Reloads the files if they changed, or could not be used the last time.
     pub fn look(&self, web: &Web) {
         let mark = mark(web);
         {
@@ -111,7 +112,7 @@ impl WebCertificate {
                 return;
             }
         }
-        // Without the lock: who shakes hands waits for no disk.
+        // Without the lock: handshakes do not wait for the disk.
         let files = web.files();
         let loaded =
             files.and_then(|files| files.map(|(chain, key)| WebCredential::load(chain, key)).transpose());
@@ -142,7 +143,7 @@ fn mark(web: &Web) -> Mark {
     (web.clone(), vec![of(&web.certificate), of(&web.key)])
 }
 
-/// The accepting side of everything HTTP.
+/// The server side of all HTTP.
 ///
 /// # Errors
 /// `TlsFailed`.
@@ -157,7 +158,7 @@ pub fn http_config(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<Se
     Ok(Arc::new(config))
 }
 
-/// The web certificate for whoever asks for a host that it names, else the site's own.
+/// Resolves the web certificate for clients that ask for a host that it names, else the site's own.
 #[derive(Debug)]
 struct Chosen {
     own: Arc<CertifiedKey>,
@@ -177,15 +178,15 @@ impl ResolvesServerCert for Chosen {
 
 // ---- what a browser makes of it --------------------------------------------------------------------------------------
 
-/// What a PoP shows to browsers.
+/// The certificate that a PoP presents to browsers.
 pub struct SeenCertificate {
     /// The certificates, leaf first.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Why a browser with the authorities of this machine would warn, if it would.
+    /// The reason why a browser with the authorities of this machine would warn, if it would.
     pub doubt: Option<String>,
 }
 
-/// Shakes hands as a browser does that opens `https://HOST:...` at an address.
+/// Performs the handshake of a browser that opens `https://HOST:...` at an address.
 ///
 /// # Errors
 /// `SiteUnreachable` if nothing answers there, `TlsFailed`.
@@ -213,7 +214,8 @@ pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate
     Ok(SeenCertificate { chain: chain.collect(), doubt: judge.doubt() })
 }
 
-/// Judges as a browser does, and lets everything pass: only the certificate is asked for, nothing is said.
+/// Verifies as a browser does, records the verdict and accepts everything: only the certificate is wanted, no data is
+/// sent.
 #[derive(Debug)]
 struct Judge {
     browser: Option<Arc<WebPkiServerVerifier>>,
@@ -244,7 +246,7 @@ impl ServerCertVerifier for Judge {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // Browsers pass over what has expired of the rest, as the cross-certificate of an authority whose overlap is over.
+        // Browsers ignore expired intermediates, such as the cross-certificate after an overlap.
         let others: Vec<_> = others.iter().filter(|other| !is_over(other, now)).cloned().collect();
         let judged = match &self.browser {
             Some(browser) => browser.verify_server_cert(leaf, &others, name, ocsp, now).map_err(words),
