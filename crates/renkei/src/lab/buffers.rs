@@ -1,4 +1,4 @@
-//! Buffers for frames under way, used again and again, with a bound on their sum.
+//! A bounded pool of buffers for frames in flight.
 //!
 //! A frame is read into the largest size and then moved to the smallest it fits, so that a second of acknowledgements
 //! in flight does not take 64 KB each. A copy of so few bytes costs less than the memory would.
@@ -7,30 +7,30 @@ use renkei_core::lab::segment::MAX_BUFFER;
 
 /// Capacities, ascending; the last takes any frame.
 const SIZES: [usize; 5] = [128, 1664, 8192, 24_576, MAX_BUFFER];
-/// Bytes of each size that are kept for later; more is given back to the system.
+/// Bytes of each size that are kept in the pool; more is freed.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// A stock of buffers.
+/// A pool of buffers.
 #[derive(Debug)]
 pub struct Buffers {
     free: [Vec<Vec<u8>>; SIZES.len()],
-    /// Bytes under way, by capacity.
+    /// Bytes in use, by capacity.
     used: usize,
     limit: usize,
 }
 
 impl Buffers {
-    /// A stock of which at most `limit` bytes are under way.
+    /// A pool of which at most `limit` bytes are in use.
     pub fn new(limit: usize) -> Buffers {
         Buffers { free: Default::default(), used: 0, limit }
     }
 
-    /// Bytes under way, by capacity.
+    /// Bytes in use, by capacity.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Whether a frame of so many bytes may be taken in.
+    /// Whether a frame of so many bytes fits under the limit.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.used + SIZES[class(bytes)] <= self.limit
     }
@@ -53,7 +53,7 @@ impl Buffers {
         small
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let class = class(buffer.capacity());
         self.used = self.used.saturating_sub(SIZES[class]);

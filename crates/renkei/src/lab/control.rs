@@ -1,4 +1,4 @@
-//! What a lab's process can be asked over its control socket, and what it answers.
+//! The requests and replies of a lab's control socket.
 
 use super::folder::LabFolder;
 use super::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
@@ -14,35 +14,35 @@ use std::path::PathBuf;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// What is there, and the counters.
+    /// The state and the counters.
     Show,
-    /// Lay a shape over the links that are named.
+    /// Overlay a shape on the named links.
     Set {
-        /// As `a..b`, `a->b` or `a`, with `/PATH` or without.
+        /// Links as `a..b`, `a->b` or `a`, with `/PATH` or without.
         links: String,
-        /// What is to change.
+        /// The settings to change.
         shape: Shape,
     },
     /// End the lab.
     Stop,
 }
 
-/// A lab at a moment.
+/// A snapshot of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The lab's name.
     pub name: String,
-    /// What moves the packets: `wire` or `kernel`.
+    /// The engine: `wire` or `kernel`.
     pub engine: String,
-    /// Why it is this one.
+    /// The reason for the choice of the engine.
     pub engine_reason: String,
-    /// What decides the wire's chances; the kernel does not say what decides its own.
+    /// The random seed of the wire; the kernel does not tell its own.
     pub seed: Option<u64>,
     /// The lab's process.
     pub pid: u32,
-    /// For how long it has been up, in seconds.
+    /// Uptime in seconds.
     pub uptime_s: f64,
-    /// CPU that the engine has used, in seconds; the kernel's own work is not in it.
+    /// CPU time that the engine has used, in seconds; the kernel's own work is not in it.
     pub engine_cpu_s: f64,
     /// The sites.
     pub sites: Vec<SiteStatus>,
@@ -50,54 +50,54 @@ pub struct Snapshot {
     pub links: Vec<LinkStatus>,
 }
 
-/// A site at a moment.
+/// A snapshot of a site.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SiteStatus {
     /// Its name.
     pub name: String,
     /// Its network namespace.
     pub namespace: String,
-    /// Its address on each path it has.
+    /// Its addresses, one per path.
     pub addresses: Vec<Ipv4Addr>,
-    /// What its border lets in.
+    /// The traffic that its border lets in.
     pub gate: Gate,
     /// The folder of its storage, if it has a PoP.
     pub storage: Option<PathBuf>,
-    /// The process of its PoP, if it has one and it runs.
+    /// The pid of its PoP, if it has one that runs.
     pub pop_pid: Option<u32>,
 }
 
-/// A directed link at a moment.
+/// A snapshot of a directed link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// As `kek->titech`.
+    /// Its name, as `kek->titech`.
     pub name: String,
-    /// Whether it carries anything.
+    /// Whether it is up.
     pub up: bool,
     /// Its capacity.
     pub rate: Rate,
     /// Its one-way delay.
     pub delay: Delay,
-    /// How far a packet's delay may be from that.
+    /// Maximum deviation of a packet's delay.
     pub jitter: Delay,
     /// Its loss.
     pub loss: Loss,
-    /// Its queue as it was asked for; none is the engine's default.
+    /// Its queue limit as configured; none is the engine's default.
     pub queue: Option<Queue>,
-    /// Share of packets that overtake.
+    /// Share of packets that are reordered.
     pub reorder: Share,
     /// Largest IP packet.
     pub mtu: Mtu,
-    /// What it carried and dropped since the lab came up. Packets are what would be on a cable: parts of a frame that
-    /// the kernel left whole count one by one.
+    /// Its counters since the lab came up. Packets are counted as on a cable: segments of a frame that the kernel
+    /// left whole (GSO) count one by one.
     #[serde(flatten)]
     pub counted: LinkCounters,
 }
 
-/// Asks a running lab.
+/// Sends a request to a running lab.
 ///
 /// # Errors
-/// `LabUnknown` if there is no such lab, `LabDied` if its process has ended, else what the lab answered.
+/// `LabUnknown` if there is no such lab, `LabDied` if its process has ended, else the error of the lab's reply.
 pub fn ask(folder: &LabFolder, request: &Request) -> Result<serde_json::Value, Error> {
     let request = serde_json::to_value(request).expect("a request is plain data");
     socket::request(&folder.socket(), &request).map_err(|error| match error.code {
@@ -109,7 +109,7 @@ pub fn ask(folder: &LabFolder, request: &Request) -> Result<serde_json::Value, E
     })
 }
 
-/// Asks a running lab what is there.
+/// Requests a snapshot of a running lab.
 pub fn snapshot(folder: &LabFolder) -> Result<Snapshot, Error> {
     let answer = ask(folder, &Request::Show)?;
     serde_json::from_value(answer)

@@ -1,10 +1,10 @@
-//! What a link is in the words of `tc`: the lines that make and change the kernel's queueing disciplines.
+//! Link parameters as `tc` commands: the lines that make and change the kernel's queueing disciplines.
 //!
-//! A directed link has two places. The sending site's device has a class for each site it reaches, with a `netem`
+//! A directed link has two places. The sending site's device has a class for each destination site, with a `netem`
 //! that delays, loses and reorders: its *way*. The device that leads to the receiving site, in the lab's transit
-//! namespace, has a class for each site it hears, whose `htb` rate is the link's and whose `bfifo` or `pfifo` is the
-//! link's queue. In this order because `netem` makes the sender's kernel forget the packets: it would else see to it
-//! that the queue before its own link never fills. What belongs to no link is dropped at either place.
+//! namespace, has a class for each source site, whose `htb` rate is the link's and whose `bfifo` or `pfifo` is the
+//! link's queue. In this order because `netem` orphans the packets in the sender's kernel: TCP small queues would
+//! else keep the queue before its own link from filling. Packets that belong to no link are dropped at either place.
 //!
 //! Pure text; [`super::kernel`] carries it out. Source: tc-netem(8), tc-htb(8), tc-fifo(8), tc-u32(8).
 
@@ -12,17 +12,17 @@ use renkei_core::lab::params::{LinkParams, Loss, Queue};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Stands for no limit: far above what a machine carries.
+/// The rate of an unlimited class: far above what a machine carries.
 const UNLIMITED_BITS: u64 = 1_000_000_000_000;
-/// A class may send so much at once when it was idle; timers are late by less.
+/// The burst of a class after idling; timers are late by less.
 const BURST: Duration = Duration::from_millis(1);
-/// Least room of a way in packets, beyond what its rate and delay need.
+/// Minimum limit of a way in packets, beyond the bandwidth-delay product.
 const WAY_PACKETS: u64 = 10_000;
-/// Rate for which a way has room when its link has none.
+/// The rate for which a way is dimensioned when its link has none.
 const ROOM_BITS: u64 = 10_000_000_000;
-/// Where a packet waits when its link has no rate: it does not wait.
+/// The queue limit of a link without a rate: packets do not wait there.
 const OPEN_QUEUE_BYTES: u64 = 64_000_000;
-/// Number of the first site's class; below are the root and what belongs to no link.
+/// Number of the first site's class; below are the root and the class of unmatched packets.
 const FIRST_CLASS: usize = 0x10;
 
 /// One class of one device.
@@ -30,16 +30,16 @@ const FIRST_CLASS: usize = 0x10;
 pub struct Place {
     /// The device.
     pub device: String,
-    /// The place in the topology of the site at the other end.
+    /// The index in the topology of the site at the other end.
     pub site: usize,
 }
 
-/// Which address of a packet decides its class.
+/// The address of a packet that selects its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where it comes from.
+    /// The source address.
     Source,
-    /// Where it goes to.
+    /// The destination address.
     Destination,
 }
 
@@ -48,7 +48,7 @@ impl Place {
         FIRST_CLASS + self.site
     }
 
-    /// The handle of the discipline in it, as `tc` shows it.
+    /// The handle of its discipline, as `tc` shows it.
     pub fn handle(&self) -> String {
         format!("{:x}:", self.number())
     }
@@ -61,7 +61,7 @@ impl Place {
         format!("dev {} parent 1:{:x} handle {}", self.device, self.number(), self.handle())
     }
 
-    /// A class with a rate, and the packets that belong to it.
+    /// Adds a class with a rate, and the filter of its packets.
     pub fn add_class(&self, rate: &str, side: Side, address: Ipv4Addr) -> String {
         let word = if side == Side::Source { "src" } else { "dst" };
         format!(
@@ -73,12 +73,12 @@ impl Place {
         )
     }
 
-    /// Gives the class another rate.
+    /// Changes the rate of the class.
     pub fn change_rate(&self, rate: &str) -> String {
         format!("class change {} {rate}\n", self.class())
     }
 
-    /// Puts a discipline into the class.
+    /// Adds a discipline to the class.
     pub fn add(&self, discipline: &str) -> String {
         format!("qdisc add {} {discipline}\n", self.leaf())
     }
@@ -88,13 +88,13 @@ impl Place {
         format!("qdisc change {} {discipline}\n", self.leaf())
     }
 
-    /// Puts another discipline into the class; what waits in the old one is lost.
+    /// Replaces the discipline of the class; packets queued in the old one are lost.
     pub fn replace(&self, discipline: &str) -> String {
         format!("qdisc del {}\n{}", self.leaf(), self.add(discipline))
     }
 }
 
-/// The root of a device's classes; what is in none of them is dropped.
+/// The root of a device's classes; unmatched packets are dropped.
 pub fn root(device: &str) -> String {
     let rate = rate(None, 0);
     format!(
@@ -110,7 +110,7 @@ pub fn rate(bits: Option<u64>, mtu: u32) -> String {
     format!("htb rate {bits}bit ceil {bits}bit burst {burst}b cburst {burst}b quantum {packet}")
 }
 
-/// The discipline of a link's way; a link that is down loses all.
+/// The discipline of a link's way; a link that is down loses all packets.
 pub fn way(params: &LinkParams, mtu: u32) -> String {
     if !params.up {
         return "netem limit 1 loss 100%".into();
@@ -121,7 +121,7 @@ pub fn way(params: &LinkParams, mtu: u32) -> String {
         microseconds(params.delay),
         microseconds(params.jitter)
     );
-    // The rate above is what keeps packets in order in spite of jitter: netem then counts from the one before.
+    // The rate above keeps packets in order in spite of jitter: netem then schedules each after the previous one.
     text.push_str(&loss(params.loss));
     if params.reorder > 0.0 && !params.delay.is_zero() {
         text.push_str(&format!(" reorder {}", percent(params.reorder)));
@@ -142,7 +142,7 @@ fn loss(loss: Loss) -> String {
     }
 }
 
-/// `tc` knows no nanoseconds in most versions, but parts of a microsecond.
+/// Most versions of `tc` know no nanoseconds, but fractions of a microsecond.
 fn microseconds(time: Duration) -> String {
     let nanos = time.as_nanos();
     format!("{}.{:03}us", nanos / 1000, nanos % 1000)
@@ -153,7 +153,7 @@ fn percent(share: f64) -> String {
     format!("{:.8}%", share * 100.0)
 }
 
-/// Packets a way holds: twice what the rate brings within the delay, and some.
+/// Packet limit of a way: twice the bandwidth-delay product, and some.
 fn room(params: &LinkParams, mtu: u32) -> u64 {
     let bits = u128::from(params.rate.unwrap_or(ROOM_BITS));
     let bytes = 2 * bits * (params.delay + params.jitter).as_nanos() / 8_000_000_000;
@@ -170,7 +170,7 @@ pub fn queue(params: &LinkParams) -> String {
     }
 }
 
-/// Whether one discipline can become the other as it runs.
+/// Whether one discipline can be changed into the other in place.
 pub fn same_kind(one: &str, other: &str) -> bool {
     one.split(' ').next() == other.split(' ').next()
 }

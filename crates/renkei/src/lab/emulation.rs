@@ -1,8 +1,8 @@
-//! A lab at work: what its process makes, holds, answers and takes down again.
+//! A running lab: its process makes, holds, serves and takes down everything.
 //!
-//! [`run`] makes everything, calls `on_ready`, serves the control socket until it is told to stop, and removes
-//! everything. Whatever fails on the way, what was made is removed; what a crash leaves is removed by the next `up` or
-//! `down` ([`LabFolder::sweep`]).
+//! [`run`] makes everything, calls `on_ready`, serves the control socket until it is stopped, and removes everything.
+//! If a step fails, all that was made is removed; the remains of a crash are removed by the next `up` or `down`
+//! ([`LabFolder::sweep`]).
 
 use super::control::{LinkStatus, Request, SiteStatus, Snapshot};
 use super::engine::{self, Chosen, Engine, device_namespace};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a PoP has to stop when it is asked to.
+/// Timeout for a PoP to stop after SIGTERM.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// Runs a lab until `stop`, or until it is asked to stop over its socket.
@@ -30,7 +30,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// `on_ready` is called when all links carry packets and all PoPs answer.
 ///
 /// # Errors
-/// `Cancelled` if it is told to stop before it is ready, else what could not be made.
+/// `Cancelled` if it is stopped before it is ready, else the error of the step that failed.
 pub fn run(
     folder: &LabFolder,
     topology: Topology,
@@ -45,7 +45,7 @@ pub fn run(
     served.and(removed)
 }
 
-/// Namespaces and devices are root's.
+/// Only root may make namespaces and devices.
 pub fn need_root(lab: &str) -> Result<(), Error> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -53,7 +53,7 @@ pub fn need_root(lab: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether this machine can have labs at all; [`engine::choose`] asks what for an engine needs.
+/// Checks that this machine can have labs at all; [`engine::choose`] checks the needs of an engine.
 pub fn check_machine(topology: &Topology) -> Result<(), Error> {
     need_root(&topology.name)?;
     let private = topology.sites.iter().any(|site| site.gate != Gate::Open);
@@ -97,7 +97,7 @@ fn serve(
     served
 }
 
-/// Makes the namespaces of all sites and of the boxes before them; gives the locks on them.
+/// Makes the namespaces of all sites and of their NAT boxes; returns the locks on them.
 fn make_namespaces(topology: &Topology) -> Result<Vec<File>, Error> {
     let mut locks = Vec::new();
     for (at, site) in topology.sites.iter().enumerate() {
@@ -133,7 +133,7 @@ fn configure(topology: &Topology, device_options: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What answers the control socket.
+/// The handler of the control socket.
 struct Emulation<'a> {
     topology: Mutex<Topology>,
     engine: Engine,
@@ -214,7 +214,7 @@ impl Emulation<'_> {
         }
     }
 
-    /// The PoP's process, if it has not ended.
+    /// The pid of the PoP, if it has not ended.
     fn pop_pid(&self, topology: &Topology, at: usize) -> Option<u32> {
         let mut pops = self.pops.lock().expect("no thread panics with the processes: a panic aborts");
         let number = topology.sites[..at].iter().filter(|site| site.pop).count();
@@ -222,11 +222,11 @@ impl Emulation<'_> {
         matches!(pop.try_wait(), Ok(None)).then(|| pop.id())
     }
 
-    /// Asks the PoPs to stop, so that their journals are written, and waits; the sweep ends those that do not.
+    /// Sends SIGTERM to the PoPs, so that their journals are written, and waits; the sweep kills the remaining ones.
     fn stop_pops(&self) {
         let mut pops = self.pops.lock().expect("no thread panics with the processes: a panic aborts");
         for pop in pops.iter_mut() {
-            // One that has ended is not signalled: its number may be another's.
+            // A PoP that has ended is not signalled: its pid may have been reused.
             if matches!(pop.try_wait(), Ok(None)) {
                 let pid = rustix::process::Pid::from_child(pop);
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -261,7 +261,7 @@ impl Request {
     }
 }
 
-/// Replaces this process by a program at a site: its network, its names, its PoP's directory.
+/// Replaces this process by a program at a site: with its network, its host names, its PoP's directory.
 pub fn exec_at(
     folder: &LabFolder,
     site: &str,

@@ -1,6 +1,7 @@
-//! What moves a lab's packets: the wire, with a TAP device for each site on each path, or the kernel's own disciplines.
+//! The engine that moves a lab's packets: the wire, with a TAP device for each site on each path, or the kernel's own
+//! disciplines.
 //!
-//! Chooses between the two, and translates the topology's shapes into what both take.
+//! Chooses between the two, and translates the topology's shapes into their parameters.
 
 use super::kernel::Kernel;
 use super::network::mac;
@@ -17,17 +18,17 @@ use std::time::{Duration, SystemTime};
 /// The device that TAP devices come from.
 const TUN: &str = "/dev/net/tun";
 
-/// The engine a lab gets, and why.
+/// The chosen engine of a lab, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     is_kernel: bool,
     reason: String,
 }
 
-/// Finds out which engine this machine can have.
+/// Chooses an engine that this machine supports.
 ///
 /// # Errors
-/// `TunMissing` if it is to be the wire, `LabSetupFailed` if it is to be the kernel's and that cannot be.
+/// `TunMissing` if the wire is required, `LabSetupFailed` if the kernel engine is required and not possible.
 pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
     let chosen = |is_kernel, reason: String| Chosen { is_kernel, reason };
     match choice {
@@ -35,7 +36,7 @@ pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
         EngineChoice::Kernel => Kernel::probe().map_err(short).map(|()| chosen(true, "asked for".into())),
         EngineChoice::Auto => match need_tun() {
             Ok(()) => Ok(chosen(false, "the default".into())),
-            // A machine without either is told what the usual one needs.
+            // On a machine that supports neither, the error is that of the default engine.
             Err(no_tun) => {
                 Kernel::probe().map_err(|_| no_tun).map(|()| chosen(true, "no TAP devices".into()))
             }
@@ -43,7 +44,7 @@ pub fn choose(choice: EngineChoice) -> Result<Chosen, Error> {
     }
 }
 
-/// Says why the kernel engine cannot be, without the lines that were tried.
+/// The error of the kernel engine, without the lines that were tried.
 fn short(error: Error) -> Error {
     let words = error.cause.split_once("; ").map_or(error.cause.as_str(), |(words, _)| words);
     let words = words.trim_start_matches("Error: ").trim_end_matches('.').to_owned();
@@ -82,12 +83,12 @@ impl Engine {
         }
     }
 
-    /// Why it is this one.
+    /// The reason for its choice.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// What decides all that is left to chance; the kernel does not say.
+    /// The random seed; the kernel does not tell its own.
     pub fn seed(&self) -> Option<u64> {
         match self.mover {
             Mover::Wire { seed, .. } => Some(seed),
@@ -95,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Options of devices within a site, so that no frame of many packets comes to what would lose it whole.
+    /// Options of devices within a site, so that no frame of many packets (GSO) is lost as a whole.
     pub fn device_options(&self) -> &'static str {
         match self.mover {
             Mover::Wire { .. } => "",
@@ -112,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// What each link carried and dropped, in the order of the topology, and the engine's CPU time.
+    /// The counters of each link, in the order of the topology, and the engine's CPU time.
     pub fn counted(&self) -> Result<(Vec<LinkCounters>, Duration), Error> {
         match &self.mover {
             Mover::Wire { wire, .. } => wire.snapshot().map(|snapshot| (snapshot.links, snapshot.cpu)),
@@ -146,13 +147,13 @@ fn start_wire(topology: &Topology) -> Result<Mover, Error> {
     Ok(Mover::Wire { wire, seed })
 }
 
-/// Another one each time; short enough to be written down.
+/// A different seed each time; short enough to be written down.
 fn seed_of_now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff_ffff)
 }
 
-/// The namespace that holds the devices of a site: its own, or that of the box before it.
+/// The namespace that has the devices of a site: its own, or that of its NAT box.
 pub fn device_namespace(topology: &Topology, site: usize) -> String {
     let name = topology.sites[site].name.as_str();
     match topology.sites[site].gate {
@@ -172,7 +173,7 @@ fn port(topology: &Topology, site: usize, path: usize) -> Result<Port, Error> {
     Ok(Port { tap, mac: mac(path, site), network: path })
 }
 
-/// A link's shape as the engines take it.
+/// A link's shape as parameters of the engines.
 fn params(link: &Link, round_trip: Duration) -> LinkParams {
     let shape = &link.shape;
     let loss = match shape.loss {

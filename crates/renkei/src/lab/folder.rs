@@ -1,8 +1,8 @@
-//! A lab's folder: its state file, lock, log, control socket and what its sites keep.
+//! A lab's folder: its state file, lock, log, control socket and the sites' data.
 //!
-//! `/var/lib/renkei-lab/NAME`, or below `RENKEI_LAB_DIR`. The lab's process holds the lock for as long as it lives, so a
-//! folder whose lock is free is what a crash left, whatever its state file says. [`LabFolder::sweep`] removes all of
-//! it: processes, namespaces, devices, files.
+//! `/var/lib/renkei-lab/NAME`, or below `RENKEI_LAB_DIR`. The lab's process holds the lock for as long as it lives,
+//! so a folder whose lock is free remains from a crash, whatever its state file says. [`LabFolder::sweep`] removes
+//! all of it: processes, namespaces, devices, files.
 
 use super::namespace::{self, LET_GO_WITHIN, try_lock};
 use super::topology::{Topology, check_name};
@@ -17,9 +17,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where labs are unless `RENKEI_LAB_DIR` says otherwise.
+/// The default base folder, without `RENKEI_LAB_DIR`.
 const BASE: &str = "/var/lib/renkei-lab";
-/// The name of the lock, by which a lab's folder is known.
+/// The name of the lock, which marks a lab's folder.
 const LOCK: &str = "lock";
 /// Version of the state file.
 const VERSION: u32 = 1;
@@ -31,15 +31,15 @@ pub struct LabFolder {
     name: String,
 }
 
-/// What is written about a lab before anything of it is made.
+/// The state file of a lab, written before anything of it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
     version: u32,
     /// The lab's process.
     pub pid: i32,
-    /// When that process started, in the kernel's ticks: a number given anew is not mistaken for it.
+    /// Start time of that process, in the kernel's ticks: detects a reused pid.
     pub started: u64,
-    /// What it emulates, as it was at the start.
+    /// The emulated topology, as it was at the start.
     pub topology: Topology,
 }
 
@@ -55,7 +55,7 @@ impl State {
         start_time(self.pid) == Some(self.started)
     }
 
-    /// Signals the process that wrote this, and no other that has its number now.
+    /// Signals the process that wrote this, and no other process with a reused pid.
     pub fn signal(&self, signal: Signal) {
         let process = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(process) = process.filter(|_| self.is_alive()) {
@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// Field 22 of /proc/PID/stat; none for a process that has ended and was not yet waited for.
+/// Field 22 of /proc/PID/stat; none for a zombie.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -79,7 +79,7 @@ impl LabFolder {
         Ok(LabFolder { base: base(), name: name.into() })
     }
 
-    /// The only lab there is, or the one that `RENKEI_LAB` names: what a command without `--lab` means.
+    /// The only lab there is, or the one that `RENKEI_LAB` names: the default of commands without `--lab`.
     pub fn only() -> Result<Self, Error> {
         if let Ok(name) = std::env::var("RENKEI_LAB") {
             return LabFolder::of(&name);
@@ -128,7 +128,7 @@ impl LabFolder {
         self.path().join("log")
     }
 
-    /// Where a site's PoP has its directory, its storage and its log.
+    /// The folder of a site's PoP directory, storage and log.
     pub fn site(&self, site: &str) -> PathBuf {
         self.path().join("sites").join(site)
     }
@@ -149,7 +149,7 @@ impl LabFolder {
     /// Makes the folder and takes its lock.
     ///
     /// # Errors
-    /// `LabRunning` if a lab's process holds it, `PathExists` if the folder is something else's.
+    /// `LabRunning` if a lab's process holds it, `PathExists` if the folder is not a lab's.
     pub fn lock(&self) -> Result<File, Error> {
         let path = self.lock_file();
         if self.is_foreign() {
@@ -161,7 +161,7 @@ impl LabFolder {
         loop {
             make_dir(&self.path(), 0o755)?;
             let open = File::options().create(true).truncate(false).write(true).open(&path);
-            // Whoever held it may have removed the folder, before or after the lock in it was opened.
+            // The previous holder may have removed the folder, before or after the lock in it was opened.
             let file = match open {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened.map_err(failed)?,
@@ -170,7 +170,7 @@ impl LabFolder {
             match try_lock(&file, &path)? {
                 true if is_there() => return Ok(file),
                 true => continue,
-                // A process that was killed lets go when its last thread has ended.
+                // A killed process releases the lock when its last thread has ended.
                 false if self.has_died() && start.elapsed() < LET_GO_WITHIN => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -182,14 +182,14 @@ impl LabFolder {
         }
     }
 
-    /// Whether somebody else keeps something in a folder of this name: it must not be swept.
+    /// Whether the folder of this name is not a lab's: it must not be swept.
     fn is_foreign(&self) -> bool {
-        // One look: the lock is the last to go when a lab is removed at the same time.
+        // One listing: the lock is the last to go when a lab is removed concurrently.
         let names = self.entries();
         !names.is_empty() && !names.iter().any(|name| name == LOCK)
     }
 
-    /// Whether there is anything of this lab.
+    /// Whether anything of this lab exists.
     pub fn exists(&self) -> bool {
         self.lock_file().exists() || !namespace::of_lab(&self.name).is_empty()
     }
@@ -227,12 +227,12 @@ impl LabFolder {
         self.state().is_ok_and(|state| !state.is_alive())
     }
 
-    /// Removes processes, namespaces and what the sites kept. To be called with the lock held.
+    /// Removes the lab's namespaces with their processes, and the sites' data. To be called with the lock held.
     pub fn sweep(&self) -> Result<(), Error> {
         for name in namespace::of_lab(&self.name) {
             namespace::remove(&name)?;
         }
-        // A process that was killed while it wrote its state leaves what was to become the state file.
+        // A process that was killed while it wrote its state leaves the temporary file.
         let unfinished = |name: &String| name.starts_with(".state.json.") && name.ends_with(".new");
         let unfinished = self.entries().into_iter().filter(unfinished).map(|name| self.path().join(name));
         for path in unfinished.chain([self.state_file(), self.socket()]) {
@@ -241,16 +241,16 @@ impl LabFolder {
         remove_tree(&self.path().join("sites"))
     }
 
-    /// The names of what is in the folder.
+    /// The names in the folder.
     fn entries(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// Sweeps, and removes the folder with the log and, last, the lock: by it the folder stays known as a lab's.
+    /// Sweeps, and removes the folder with the log and, last, the lock, which marks the folder as a lab's.
     ///
     /// # Errors
-    /// `PathExists` if somebody put something of their own into the folder; it stays, with the lock.
+    /// `PathExists` if there are other files in the folder; it stays, with the lock.
     pub fn remove(&self) -> Result<(), Error> {
         self.sweep()?;
         remove_file(&self.log())?;
@@ -261,7 +261,7 @@ impl LabFolder {
         }
         remove_file(&self.lock_file())?;
         match std::fs::remove_dir(&path) {
-            // Somebody who waited for the lock has made it anew already.
+            // Another process that waited for the lock has recreated the folder already.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             outcome => outcome.map_err(|error| file_error("remove", &path, &error))?,
         }
@@ -354,7 +354,7 @@ mod tests {
         let _lock = folder.lock().unwrap();
         folder.write(&State::of_this_process(&topology)).unwrap();
         assert_eq!(folder.running().unwrap().topology, topology);
-        // The same number, but another process.
+        // The same pid, but another process.
         let reused = State { started: 1, ..State::of_this_process(&topology) };
         folder.write(&reused).unwrap();
         assert_eq!(folder.running().unwrap_err().code, Code::LabDied);

@@ -1,12 +1,12 @@
 //! The kernel engine: the sites' devices are veth pairs that meet in a transit namespace; `netem` and `htb` do the rest.
 //!
-//! In the transit namespace, `rk-LAB._transit`, each path is a bridge that knows every address from the start and
-//! floods nothing. What the disciplines are is in [`super::discipline`]; the programs `ip`, `bridge` and `tc` of iproute2
-//! carry it out. The devices hand over packets one by one (`gso_max_segs 1`), so that what is lost is one packet.
+//! In the transit namespace, `rk-LAB._transit`, each path is a bridge with static addresses that floods nothing. The
+//! disciplines are described in [`super::discipline`]; the programs `ip`, `bridge` and `tc` of iproute2 set them up.
+//! The devices pass packets one by one (`gso_max_segs 1`), so that a loss is that of one packet.
 //!
-//! Counters are those of the disciplines. Where one is made anew, since that is the only way to lose what it holds or
-//! to change its kind, what it had counted is kept here. Nothing runs in this process, so there is nothing to stop:
-//! all goes with the namespaces.
+//! Counters are those of the disciplines. Where one is replaced, since that is the only way to drop its queue or to
+//! change its kind, its last counts are kept here. Nothing runs in this process, so there is nothing to stop: all
+//! goes with the namespaces.
 
 use super::discipline::{self, Place, Side, same_kind};
 use super::engine::device_namespace;
@@ -23,7 +23,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The site that the probe's class leads to.
+/// The destination of the probe's class.
 const PROBED: Ipv4Addr = Ipv4Addr::new(10, 75, 0, 2);
 
 /// A running kernel engine.
@@ -40,11 +40,11 @@ struct Line {
     queue: Place,
     mtu: u32,
     params: LinkParams,
-    /// What disciplines that are no more had counted.
+    /// Counts of replaced disciplines.
     before: LinkCounters,
 }
 
-/// What a discipline has counted, as `tc -s -j qdisc show` says.
+/// The counters of a discipline in the output of `tc -s -j qdisc show`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Counted {
@@ -67,10 +67,10 @@ struct Row {
 type Table = HashMap<(String, String), Counted>;
 
 impl Kernel {
-    /// Whether this machine's kernel can do it: makes one of each in a namespace that goes with the thread.
+    /// Whether this machine's kernel supports it: makes one of each in a namespace that ends with the thread.
     ///
     /// # Errors
-    /// `LabSetupFailed` with what `ip` or `tc` said.
+    /// `LabSetupFailed` with the error of `ip` or `tc`.
     pub fn probe() -> Result<(), Error> {
         namespace::in_new_network("rk-probe", || {
             let devices = "link add rk0 type veth peer name rk1 gso_max_segs 1\nlink add rk2 type bridge\n";
@@ -85,8 +85,8 @@ impl Kernel {
         })
     }
 
-    /// Makes the devices in the sites' namespaces, which must exist, and those between them; gives the lock on the
-    /// transit namespace too.
+    /// Makes the devices in the sites' namespaces, which must exist, and those between them; also returns the lock on
+    /// the transit namespace.
     pub fn start(topology: &Topology, params: Vec<LinkParams>) -> Result<(Kernel, File), Error> {
         let transit = namespace::of_transit(&topology.name);
         let lock = namespace::create(&transit, "127.0.0.1 localhost\n")?;
@@ -100,7 +100,7 @@ impl Kernel {
         Ok((kernel, lock))
     }
 
-    /// Gives all links their disciplines.
+    /// Sets up the disciplines of all links.
     fn shape(&self, topology: &Topology) -> Result<(), Error> {
         let lines = self.lines();
         for (site, _) in topology.sites.iter().enumerate() {
@@ -118,12 +118,12 @@ impl Kernel {
         tc(Some(&self.transit), &ports.chain(queues).collect::<String>())
     }
 
-    /// Changes a link while packets move; returns when the change holds.
+    /// Changes a link while packets move; returns when the change is in effect.
     pub fn set(&self, at: usize, params: LinkParams, mtu: u32) -> Result<(), Error> {
         let mut lines = self.lines();
         let line = &mut lines[at];
         let (way, queue) = line.changes(&params, mtu);
-        // What a discipline has counted is read before it is made anew.
+        // The counters are read before a discipline is replaced.
         let (held_way, held_queue) = (table(&line.sender)?, table(&self.transit)?);
         tc(Some(&line.sender), &way.lines)?;
         tc(Some(&self.transit), &queue.lines)?;
@@ -137,7 +137,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What each link carried and dropped, in the order of the topology.
+    /// The counters of each link, in the order of the topology.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, Error> {
         let lines = self.lines();
         let mut tables: HashMap<&str, Table> = HashMap::new();
@@ -172,7 +172,7 @@ fn bridge_lines(path: usize) -> String {
     )
 }
 
-/// Joins a site to the bridges of its paths.
+/// Connects a site to the bridges of its paths.
 fn join(topology: &Topology, transit: &str, site: usize) -> Result<(), Error> {
     let holder = device_namespace(topology, site);
     let (mut links, mut addresses) = (String::new(), String::new());
@@ -190,17 +190,17 @@ fn join(topology: &Topology, transit: &str, site: usize) -> Result<(), Error> {
     bridge(transit, &addresses)
 }
 
-/// The roots of the devices that a site has, or that lead to it.
+/// The root disciplines of a site's devices, or of those that lead to it.
 fn roots(topology: &Topology, site: usize, device: impl Fn(usize) -> String) -> String {
     topology.paths_of(site).into_iter().map(|path| discipline::root(&device(path))).collect()
 }
 
 // ---- one link --------------------------------------------------------------------------------------------------------
 
-/// What makes one discipline of a link what it shall be.
+/// The lines that change one discipline of a link.
 struct Change {
     lines: String,
-    /// Whether it is a new one.
+    /// Whether the discipline is replaced.
     anew: bool,
 }
 
@@ -226,8 +226,8 @@ impl Line {
         class + &self.queue.add(&discipline::queue(&self.params))
     }
 
-    /// What is to be done for other parameters, at the way and at the queue. A link that goes down or comes up has
-    /// nothing under way and nothing waiting.
+    /// The changes of the way and of the queue for other parameters. A link that goes down or comes up loses its
+    /// packets in flight and queued.
     fn changes(&self, params: &LinkParams, mtu: u32) -> (Change, Change) {
         let turned = self.params.up != params.up;
         let way = discipline::way(params, mtu);
@@ -239,7 +239,7 @@ impl Line {
         (Change { lines: way, anew: turned }, Change { lines: rate + &queue, anew })
     }
 
-    /// Keeps what the way had counted that is no more; what was in it is lost.
+    /// Keeps the counts of a replaced way; its queued packets are lost.
     fn keep_way(&mut self, way: Counted) {
         let before = if self.params.up { &mut self.before.lost } else { &mut self.before.dropped };
         *before += way.drops;
@@ -253,7 +253,7 @@ impl Line {
         self.before.dropped += queue.qlen;
     }
 
-    /// The link's counters, with what its disciplines have counted.
+    /// The link's counters, including those of its current disciplines.
     fn counters(&self, way: Counted, queue: Counted) -> LinkCounters {
         let (lost, dropped) = if self.params.up { (way.drops, 0) } else { (0, way.drops) };
         let before = &self.before;
@@ -273,7 +273,7 @@ impl Line {
 
 // ---- counters --------------------------------------------------------------------------------------------------------
 
-/// What all disciplines of a namespace have counted.
+/// The counters of all disciplines of a namespace.
 fn table(namespace: &str) -> Result<Table, Error> {
     let text = namespace::tc_show(namespace)?;
     parse_table(&text).map_err(|error| Error::new(Code::Internal, "read tc", namespace, error))
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(of(LinkParams { rate: Some(1_000_000), queue: packets, ..same() }), (false, true));
     }
 
-    /// As Linux 6.1 and iproute2 6.1 print it.
+    /// Output of Linux 6.1 and iproute2 6.1.
     #[test]
     fn counters_are_read_as_tc_prints_them() {
         let text = r#"[{"kind":"htb","handle":"1:","dev":"eth0","root":true,"refcnt":2,"options":{"r2q":10},
@@ -350,7 +350,7 @@ mod tests {
         let now = line.counters(Counted { drops: 7, ..Counted::default() }, Counted::default());
         assert_eq!((now.packets, now.bytes, now.lost, now.overflowed), (10, 1000, 3, 2));
         assert_eq!((now.dropped, now.queue_bytes), (4 + 1 + 7, 0));
-        // What a cut link was offered stays dropped when it is mended.
+        // Packets dropped while the link was down still count when it is up again.
         line.keep_way(Counted { drops: 7, ..Counted::default() });
         line.params.up = true;
         assert_eq!(line.counters(Counted::default(), Counted::default()).dropped, 12);

@@ -1,9 +1,9 @@
-//! Network namespaces: made and removed, configured, entered, and emptied of processes.
+//! Network namespaces: made, configured, entered, emptied of processes and removed.
 //!
-//! A site's namespace is `rk-LAB.SITE` among those of `ip netns`, with `/etc/netns/rk-LAB.SITE/hosts`, so that
-//! `ip netns exec` sees the same names as `renkei lab run`. The dot cannot be part of a name, so the namespaces of
-//! lab `a` are never taken for those of `a-b`. A running lab holds a lock on each of its namespaces: what is locked is
-//! not swept up. Changes go through the `ip` program.
+//! A site's namespace is `rk-LAB.SITE` among those of `ip netns`, with `/etc/netns/rk-LAB.SITE/hosts`, so that `ip
+//! netns exec` sees the same names as `renkei lab run`. A name cannot contain the dot, so the namespaces of lab `a`
+//! are never confused with those of `a-b`. A running lab holds a lock on each of its namespaces: locked ones are not
+//! swept. Changes go through the `ip` program.
 
 use renkei_core::error::{Code, Error};
 use rustix::fs::FlockOperation;
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where `ip netns` keeps its handles.
+/// The folder of the handles of `ip netns`.
 const HANDLES: &str = "/run/netns";
-/// Where `ip netns exec` looks for files that replace those of /etc.
+/// The folder of the files that replace those of /etc in `ip netns exec`.
 const FILES: &str = "/etc/netns";
-/// How long a process that was killed may take to give up its locks.
+/// Timeout for a killed process to release its locks.
 pub const LET_GO_WITHIN: Duration = Duration::from_secs(1);
-/// How long processes have to end when they are asked to.
+/// Timeout for processes to end after SIGTERM.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
 /// The namespace of a site.
@@ -33,7 +33,7 @@ pub fn of_site(lab: &str, site: &str) -> String {
     format!("rk-{lab}.{site}")
 }
 
-/// The namespace of the box with the address translation before a site.
+/// The namespace of the NAT box before a site.
 pub fn of_gateway(lab: &str, site: &str) -> String {
     format!("rk-{lab}.{site}.nat")
 }
@@ -43,7 +43,7 @@ pub fn of_transit(lab: &str) -> String {
     format!("rk-{lab}._transit")
 }
 
-/// The namespaces of a lab that exist now, whoever made them.
+/// The existing namespaces of a lab.
 pub fn of_lab(lab: &str) -> Vec<String> {
     let prefix = format!("rk-{lab}.");
     let mut found: Vec<String> = names().into_iter().filter(|name| name.starts_with(&prefix)).collect();
@@ -57,7 +57,7 @@ pub fn labs() -> BTreeSet<String> {
     names().iter().filter_map(lab).collect()
 }
 
-/// Handles, and folders of files whose namespace is gone.
+/// Names of handles, and of folders of files whose namespace is gone.
 fn names() -> BTreeSet<String> {
     let entries = [HANDLES, FILES].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
@@ -72,7 +72,7 @@ fn hosts_file(name: &str) -> PathBuf {
     Path::new(FILES).join(name).join("hosts")
 }
 
-/// Makes a namespace with loopback up and these names in its hosts file; gives the lock that says it is in use.
+/// Makes a namespace with loopback up and a hosts file; returns the lock that marks it as in use.
 pub fn create(name: &str, hosts: &str) -> Result<File, Error> {
     ip(None, &format!("netns add {name}\n"))?;
     let lock =
@@ -85,7 +85,7 @@ pub fn create(name: &str, hosts: &str) -> Result<File, Error> {
     Ok(lock)
 }
 
-/// Locks a namespace; `None` if somebody else holds it.
+/// Locks a namespace; `None` if another process holds the lock.
 fn lock(name: &str) -> Result<Option<File>, Error> {
     let path = handle(name);
     let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
@@ -93,7 +93,7 @@ fn lock(name: &str) -> Result<Option<File>, Error> {
     Ok(locked.then_some(file))
 }
 
-/// Takes the lock of a file, if nobody has it; it goes with the file.
+/// Takes the lock of a file without waiting; it is released with the file.
 pub fn try_lock(file: &File, path: &Path) -> Result<bool, Error> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -102,7 +102,7 @@ pub fn try_lock(file: &File, path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Locks a namespace when nobody holds it: a process that was killed lets go of one lock after the other.
+/// Waits for the lock of a namespace: a killed process releases its locks one after the other.
 fn wait_unlocked(name: &str) -> Result<File, Error> {
     let start = Instant::now();
     // A handle on which nothing is mounted any more can be locked too, and has no processes.
@@ -117,20 +117,20 @@ fn wait_unlocked(name: &str) -> Result<File, Error> {
     }
 }
 
-/// Ends what runs in a namespace and removes it, its devices and its files; fine if it is half gone already.
+/// Ends the processes in a namespace and removes it with its devices and files; idempotent.
 ///
 /// # Errors
 /// `LabRunning` if a running lab holds it, or if a process in it does not end.
 pub fn remove(name: &str) -> Result<(), Error> {
     let path = handle(name);
     if path.exists() {
-        // As long as it is open, no other namespace has its number.
+        // While it is open, its inode number is not reused.
         let open = wait_unlocked(name)?;
         let namespace = Id::of_file(&open);
         end_processes(name, namespace)?;
         let _ = rustix::mount::unmount(&path, UnmountFlags::DETACH);
         std::fs::remove_file(&path).map_err(|error| crate::home::file_error("remove", &path, &error))?;
-        // Who had opened the handle may have entered meanwhile; who enters from now on sees that it is gone.
+        // A process that had opened the handle may have entered meanwhile; later ones see that it is gone.
         end_processes(name, namespace)?;
     }
     let files = Path::new(FILES).join(name);
@@ -139,7 +139,7 @@ pub fn remove(name: &str) -> Result<(), Error> {
             Err(crate::home::file_error("remove", &files, &error))
         }
         _ => {
-            // The last one takes the folder with it.
+            // The last namespace removes the folder.
             let _ = std::fs::remove_dir(FILES);
             Ok(())
         }
@@ -172,12 +172,12 @@ fn iproute(program: &str, namespace: Option<&str>) -> Command {
     command
 }
 
-/// Loads rules of the packet filter in a namespace.
+/// Loads nftables rules in a namespace.
 pub fn nft(namespace: &str, rules: &str) -> Result<(), Error> {
     feed(Command::new("ip").args(["netns", "exec", namespace, "nft", "-f", "-"]), rules).map(drop)
 }
 
-/// Gives a program its input; what it prints, or its words if it fails.
+/// Runs a program with this input; returns its output, or its error output if it fails.
 fn feed(command: &mut Command, input: &str) -> Result<String, Error> {
     let line = format!("{command:?}").replace('"', "");
     let failed = |cause: String| Error::new(Code::LabSetupFailed, "run", &line, cause);
@@ -188,7 +188,7 @@ fn feed(command: &mut Command, input: &str) -> Result<String, Error> {
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // If it does not read, its words say why.
+        // If the program does not read, its error output says why.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
@@ -199,7 +199,7 @@ fn feed(command: &mut Command, input: &str) -> Result<String, Error> {
     Err(failed(format!("{}; asked for: {}", words.trim().replace('\n', "; "), input.trim())))
 }
 
-/// Runs `work` on a thread of its own in a network of its own, which is gone when the thread ends.
+/// Runs `work` on a thread of its own in a new network namespace, which ends with the thread.
 pub fn in_new_network<T: Send>(
     name: &'static str,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -220,7 +220,7 @@ fn on_thread<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send
     })
 }
 
-/// Runs `work` on a thread of its own that is in the namespace.
+/// Runs `work` on a thread of its own in the namespace.
 pub fn inside<T: Send>(name: &str, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     on_thread(name, || {
         join_network(name)?;
@@ -233,14 +233,15 @@ fn join_network(name: &str) -> Result<(), Error> {
     let file = File::open(&path).map_err(|error| crate::home::file_error("open namespace", &path, &error))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|errno| Error::new(Code::SystemCall, "enter namespace", name, errno))?;
-    // Whoever removes it looks for processes once more afterwards: either they find this one, or it ends here.
+    // The process that removes it looks for processes again afterwards: either it finds this one, or this one ends
+    // here.
     match Id::of_path(&path) == Id::of_file(&file) {
         true => Ok(()),
         false => Err(Error::new(Code::LabDied, "enter namespace", name, "it was removed since")),
     }
 }
 
-/// Sets kernel settings of the network in a namespace: `net.ipv4.tcp_rmem` and the like.
+/// Sets sysctl settings of the network in a namespace: `net.ipv4.tcp_rmem` and the like.
 pub fn set_sysctl<'a>(
     name: &str,
     settings: impl Iterator<Item = (&'a String, &'a String)> + Send,
@@ -261,9 +262,9 @@ pub fn set_sysctl<'a>(
     })
 }
 
-/// Puts this process into a site's namespace for good: its network, its /etc/hosts, its host name, its /sys.
+/// Moves this process into a site's namespace permanently: its network, its /etc/hosts, its host name, its /sys.
 ///
-/// The same as `ip netns exec` does, and the host name. To be called while the process has one thread.
+/// Like `ip netns exec`, and sets the host name. To be called while the process has one thread.
 pub fn enter(name: &str, host_name: &str) -> Result<(), Error> {
     let failed =
         |what: &'static str| move |errno: rustix::io::Errno| Error::new(Code::SystemCall, what, name, errno);
@@ -281,7 +282,7 @@ pub fn enter(name: &str, host_name: &str) -> Result<(), Error> {
 
 // ---- processes in a namespace ----------------------------------------------------------------------------------------
 
-/// The device and the number of a namespace's file: no two that exist have the same.
+/// Device and inode number of a namespace's file: unique among existing ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Id(u64, u64);
 
@@ -294,15 +295,15 @@ impl Id {
         file.metadata().ok().map(|metadata| Id(metadata.dev(), metadata.ino()))
     }
 
-    /// Whether it is the machine's own, in which its first process is.
+    /// Whether it is the machine's own, that of process 1.
     fn is_machine(self) -> bool {
         Id::of_path(Path::new("/proc/1/ns/net")) == Some(self)
     }
 }
 
-/// Ends all processes of a namespace but this one and its parents: asks first, then kills.
+/// Ends all processes of a namespace except this one and its ancestors: SIGTERM first, then SIGKILL.
 ///
-/// Never those of the machine's own network, whatever somebody has put behind the name.
+/// Never those of the machine's own network, whatever the handle is bound to.
 fn end_processes(name: &str, namespace: Option<Id>) -> Result<(), Error> {
     let Some(namespace) = namespace.filter(|found| !found.is_machine()) else {
         return Ok(());
@@ -337,7 +338,7 @@ fn members(namespace: Id) -> Vec<i32> {
     pids.filter(|pid| is_member(*pid, namespace)).collect()
 }
 
-/// Signals a process, if it is still the one that was meant: the handle is taken before the membership is checked.
+/// Signals a process without a pid race: the pidfd is opened before the membership is checked.
 fn signal(pid: i32, namespace: Id, signal: Signal) {
     let Some(pid) = Pid::from_raw(pid) else { return };
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
@@ -346,7 +347,7 @@ fn signal(pid: i32, namespace: Id, signal: Signal) {
     }
 }
 
-/// This process and its parents: who takes a lab down from a shell in it should live to see the end.
+/// This process and its ancestors, so that a lab can be taken down from a shell in it.
 fn own_line() -> Vec<i32> {
     let parent = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -1,18 +1,18 @@
-//! The addresses of a lab and the lines that give them to its namespaces.
+//! The addresses of a lab and the lines that configure them in its namespaces.
 //!
 //! Path k is the network 10.75.k.0/24 and the device `eth<k>` at each site on it; the n-th site of the file has host
-//! number n. A site knows its neighbours from the start, so no packet waits for an address to be asked, and has a
-//! route to each site it has a link to and to no other: where the topology has no link, the network is unreachable.
-//! Pure text; [`super::namespace`] carries it out.
+//! number n. A site has static neighbour entries, so no packet waits for ARP, and has a route to each site it has a
+//! link to and to no other: where the topology has no link, the network is unreachable. Pure text;
+//! [`super::namespace`] carries it out.
 
 use super::topology::{Gate, Link, Topology};
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
-/// The network of a site behind address translation.
+/// The network behind a NAT box.
 const INSIDE: [u8; 3] = [192, 168, 75];
 
-/// The address of a site on a path, as others see it.
+/// The address of a site on a path, as other sites see it.
 pub fn address(path: usize, site: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 75, octet(path), octet(site + 1))
 }
@@ -26,7 +26,7 @@ fn octet(number: usize) -> u8 {
     u8::try_from(number).expect("a topology has at most 250 sites and 16 paths")
 }
 
-/// The same as text.
+/// The hardware address as text.
 pub fn mac_text(path: usize, site: usize) -> String {
     mac(path, site).map(|byte| format!("{byte:02x}")).join(":")
 }
@@ -57,7 +57,7 @@ fn inside_address(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(a, b, c, host)
 }
 
-/// The lines that configure the devices of a site, in the namespace that holds them.
+/// The lines that configure the devices of a site, in the namespace that has them.
 pub fn device_lines(topology: &Topology, site: usize) -> String {
     topology.paths_of(site).into_iter().map(|path| one_device(topology, site, path)).collect()
 }
@@ -75,7 +75,7 @@ fn one_device(topology: &Topology, site: usize, path: usize) -> String {
     lines
 }
 
-/// The device takes the largest packet of any link; smaller links say so in their routes.
+/// The device's MTU is the largest of its links; smaller ones are set in their routes.
 pub fn device_mtu(topology: &Topology, site: usize, path: usize) -> u32 {
     let touching =
         topology.links.iter().filter(|link| link.path == path && [link.from, link.to].contains(&site));
@@ -87,14 +87,14 @@ fn neighbour_line(link: &Link) -> String {
     format!("neigh replace {to} lladdr {mac} dev eth{} nud permanent\n", link.path)
 }
 
-/// The route that a link is; also for a change of its MTU.
+/// The route of a link; also changes its MTU.
 pub fn route_line(link: &Link) -> String {
     let (own, to) = (address(link.path, link.from), address(link.path, link.to));
     format!("route replace {to}/32 dev eth{} src {own} mtu {}\n", link.path, link.shape.mtu())
 }
 
-/// The lines that join a site to the box with the address translation before it: for the box, and for the site.
-/// `device` are options of the site's device.
+/// The lines that connect a site to its NAT box: for the box, and for the site. `device` are options of the site's
+/// device.
 pub fn translation_lines(
     topology: &Topology,
     site: usize,
@@ -116,13 +116,13 @@ pub fn translation_lines(
     (outer, inner)
 }
 
-/// Packet filter rules that let in answers only.
+/// nftables rules that let in answers only.
 pub const OUTBOUND_RULES: &str = "table ip lab {
     chain input { type filter hook input priority 0; policy accept; iifname \"eth*\" ct state new,invalid drop; }
 }
 ";
 
-/// Packet filter rules of the box that translates addresses: answers only, and all under its own address.
+/// nftables rules of the NAT box: answers only, and all under its own address.
 pub const NAT_RULES: &str = "table ip lab {
     chain input { type filter hook input priority 0; policy accept; iifname \"eth*\" ct state new,invalid drop; }
     chain forward { type filter hook forward priority 0; policy accept; iifname \"eth*\" ct state new,invalid drop; }

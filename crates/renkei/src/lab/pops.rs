@@ -1,7 +1,8 @@
-//! The PoPs of a lab: one at each site that asks for it, all trusting each other.
+//! The PoPs of a lab: one at each site that is configured for it, all trusting each other.
 //!
-//! Each is made, started and logged in to with the commands an administrator would use. Who runs the lab is the same
-//! account at every site; other accounts of the machine get nothing at other sites. A PoP ends with its namespace.
+//! Each is made, started and logged in to with the commands an administrator would use. The user who runs the lab has
+//! the same account at every site; other accounts of the machine are not mapped at other sites. A PoP ends with its
+//! namespace.
 
 use super::folder::LabFolder;
 use super::network::host_names;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a PoP may take to answer.
+/// Timeout for a PoP to answer after its start.
 const START_WITHIN: Duration = Duration::from_secs(60);
 
 /// Makes and starts the PoPs; returns when each has its user logged in.
@@ -52,7 +53,7 @@ pub fn start(folder: &LabFolder, topology: &Topology) -> Result<Vec<Child>, Erro
     Ok(processes)
 }
 
-/// Where others reach a site's PoP on a path.
+/// The endpoint of a site's PoP on a path.
 fn endpoint(topology: &Topology, site: usize, path: usize) -> String {
     format!("{}:{DEFAULT_PORT}", host_names(topology, site, path)[0])
 }
@@ -62,7 +63,7 @@ pub fn storage(folder: &LabFolder, site: &Site) -> PathBuf {
     site.storage.clone().unwrap_or_else(|| folder.site(site.name.as_str()).join("data"))
 }
 
-/// The same program for a site's directory, without settings that were meant for somebody else.
+/// The same program for a site's directory, without `RENKEI_` variables of the environment.
 fn own(folder: &LabFolder, site: &Site) -> Command {
     let program = std::env::current_exe().unwrap_or_else(|_| "renkei".into());
     let mut command = Command::new(program);
@@ -74,7 +75,7 @@ fn own(folder: &LabFolder, site: &Site) -> Command {
     command
 }
 
-/// Runs commands at the same time; the first failure is the error.
+/// Runs commands concurrently; returns the first error.
 fn run_all(commands: impl Iterator<Item = Command>) -> Result<(), Error> {
     let spawn = |mut command: Command| {
         let child = command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
@@ -95,7 +96,7 @@ fn finish(child: Child) -> Result<(), Error> {
     Err(error.unwrap_or_else(|_| Error::new(Code::Internal, "run", "renkei", output.status)))
 }
 
-/// A site behind a border keeps lines to the PoPs of all open sites it has a link to.
+/// Configures lines from a site behind a border to the PoPs of all open sites it has a link to.
 fn keep_lines(folder: &LabFolder, topology: &Topology, (at, site): (usize, &Site)) -> Result<(), Error> {
     if site.gate == Gate::Open {
         return Ok(());
@@ -117,10 +118,10 @@ fn add_storage(folder: &LabFolder, site: &Site) -> Result<(), Error> {
     run_all(std::iter::once(command))
 }
 
-/// Gives every site the cards of all others and maps their user who runs the lab.
+/// Exchanges the cards between all sites and maps the user who runs the lab.
 fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> {
     let Account { name: account, uid, .. } = Account::own()?;
-    // An account without a name cannot be told from others by one.
+    // An account without a name cannot be told from others.
     let user = if account == format!("uid-{uid}") { "*" } else { &account };
     let home = |site: &Site| Home::at(&folder.pop(site.name.as_str()));
     for (_, site) in sites {
@@ -129,7 +130,7 @@ fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> 
             let card = Trust::load(&home(other))?.export(&other.name);
             let card = card.expect("a PoP that was just made has its own card");
             trust.add(card.for_others())?;
-            // A lab is inside all over.
+            // All addresses of a lab are private.
             allow_private(&home(site), other.name.as_str())?;
             map::add(&home(site), &format!("{user}@{}", other.name), &account)?;
         }
@@ -137,7 +138,7 @@ fn introduce(folder: &LabFolder, sites: &[(usize, &Site)]) -> Result<(), Error> 
     Ok(())
 }
 
-/// Starts a PoP in its namespace; the process is the PoP itself.
+/// Starts a PoP in its namespace; the child process is the PoP itself.
 fn serve(folder: &LabFolder, site: &Site) -> Result<Child, Error> {
     let path = folder.site(site.name.as_str()).join("log");
     let failed = |error: std::io::Error| Error::new(Code::SystemCall, "start PoP", &site.name, error);
@@ -165,7 +166,7 @@ fn wait_for(folder: &LabFolder, site: &Site, process: &mut Child) -> Result<(), 
     Ok(())
 }
 
-/// The end of a log, on one line.
+/// The last lines of a log, on one line.
 pub fn last_words(log: &Path) -> String {
     const LINES: usize = 3;
     let text = std::fs::read_to_string(log).unwrap_or_default();

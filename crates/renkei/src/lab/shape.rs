@@ -1,8 +1,8 @@
-//! What a link does to packets, as people write it: `40M`, `5 ms`, `0.1% burst 8`, `0.5 BDP`.
+//! The effects of a link on packets, in the notation of people: `40M`, `5 ms`, `0.1% burst 8`, `0.5 BDP`.
 //!
-//! A [`Shape`] is partial: what is `None` is left as it was. The file's defaults, a link's own fields and
-//! `renkei lab set` are all shapes, laid over one another. Pure text and numbers; the engines turn a whole shape into
-//! what they need.
+//! A [`Shape`] is partial: a `None` leaves the setting as it was. The file's defaults, a link's own fields and
+//! `renkei lab set` are all shapes, overlaid on one another. Pure text and numbers; the engines convert a complete
+//! shape to their parameters.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,17 +17,17 @@ pub struct Shape {
     pub rate: Option<Rate>,
     /// One-way delay.
     pub delay: Option<Delay>,
-    /// Most that a packet may be early or late.
+    /// Maximum deviation of a packet's delay.
     pub jitter: Option<Delay>,
-    /// Packets lost.
+    /// Packet loss.
     pub loss: Option<Loss>,
-    /// Room of the queue before the link.
+    /// Limit of the queue before the link.
     pub queue: Option<Queue>,
-    /// Share of packets that overtake.
+    /// Share of packets that are reordered.
     pub reorder: Option<Share>,
     /// Largest IP packet.
     pub mtu: Option<Mtu>,
-    /// Whether the link carries anything.
+    /// Whether the link is up.
     pub up: Option<bool>,
 }
 
@@ -49,7 +49,7 @@ impl Shape {
         take(&mut self.up, &other.up);
     }
 
-    /// The one-way delay; none set means none.
+    /// The one-way delay; zero if unset.
     pub fn delay(&self) -> Duration {
         self.delay.unwrap_or_default().0
     }
@@ -77,27 +77,27 @@ pub struct Delay(pub Duration);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share(pub f64);
 
-/// Packets lost at random.
+/// Random packet loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loss {
-    /// Share of packets lost in the long run.
+    /// Long-term share of packets lost.
     pub share: f64,
-    /// Mean number of packets lost in a row; 1 means that each is lost or not by itself.
+    /// Mean number of packets lost in a row; 1 means independent losses.
     pub burst: f64,
 }
 
-/// Room of a drop-tail queue.
+/// Limit of a drop-tail queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Queue {
-    /// As much as this many bytes.
+    /// In bytes.
     Bytes(u64),
-    /// As many packets.
+    /// In packets.
     Packets(u32),
-    /// This part of rate x round trip.
+    /// As a fraction of the bandwidth-delay product, rate x round trip.
     Bdp(f64),
 }
 
-/// Bytes of the largest IP packet.
+/// Size of the largest IP packet in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mtu(pub u32);
 
@@ -107,7 +107,7 @@ impl Default for Mtu {
     }
 }
 
-/// Splits `1.5 Gbit` into the number, the longest beginning that is one, and the unit.
+/// Splits `1.5 Gbit` into the number, the longest prefix that is one, and the unit.
 fn split_number(text: &str) -> Result<(f64, &str), String> {
     let text = text.trim();
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
@@ -287,7 +287,7 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// A value that is written as text; in a file a bare number does as well.
+/// A value that is serialised as text; a file may have a bare number too.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {

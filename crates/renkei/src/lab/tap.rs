@@ -1,7 +1,8 @@
-//! A site's network interface: a TAP device in a namespace, whose other end this process holds.
+//! A site's network interface: a TAP device in a namespace, whose descriptor this process holds.
 //!
-//! The device offers the namespace segmentation and checksum offload, so that frames of up to 64 KB cross whole, each
-//! behind a `virtio_net_hdr`. It goes away with its descriptor. Addresses, routes and `up` are the caller's.
+//! The device offers the namespace segmentation and checksum offload, so that frames of up to 64 KB pass whole, each
+//! behind a `virtio_net_hdr`. It is removed when its descriptor is closed. Addresses, routes and `up` are the
+//! caller's.
 
 use renkei_core::error::{Code, Error};
 use rustix::fs::{Mode, OFlags};
@@ -11,21 +12,21 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// `TUN_F_CSUM`, `_TSO4`, `_TSO6`, `_TSO_ECN`: what the wire understands.
+/// `TUN_F_CSUM`, `_TSO4`, `_TSO6`, `_TSO_ECN`: offloads that the wire supports.
 const OFFLOADS: c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
 /// `TUN_F_USO4`, `_USO6`: since Linux 6.2.
 const UDP_OFFLOADS: c_ulong = 0x20 | 0x40;
-/// Frames the device keeps for the wire. A burst of a whole window may come between two of its turns.
+/// Queue length of the device. A burst of a whole window may come between two turns of the wire.
 const QUEUE_FRAMES: c_int = 10_000;
 /// The device every TAP is made from.
 const TUN: &str = "/dev/net/tun";
 
-/// What a new interface shall be.
+/// Parameters of a new interface.
 #[derive(Clone, Debug)]
 pub struct TapParams<'a> {
     /// The namespace, as `ip netns add` left it below /run/netns; `None` is this thread's own.
     pub namespace: Option<&'a Path>,
-    /// At most 15 bytes.
+    /// Its name, at most 15 bytes.
     pub name: &'a str,
     /// Its hardware address.
     pub mac: [u8; 6],
@@ -43,7 +44,7 @@ impl Tap {
     /// # Errors
     /// `SystemCall` without root or /dev/net/tun, `PathNotFound` without the namespace.
     pub fn create(params: &TapParams<'_>) -> Result<Tap, Error> {
-        // A thread of its own, which ends here, so that nothing else of this process changes its namespace.
+        // A thread of its own, which ends here, so that no other thread of this process changes its namespace.
         let made = std::thread::scope(|scope| scope.spawn(|| make(params)).join());
         made.unwrap_or_else(|_| Err(Error::new(Code::Internal, "tap", params.name, "the thread panicked")))
     }
@@ -51,7 +52,7 @@ impl Tap {
     /// Reads one frame behind its header into the spare room of `buffer`; false if there is none now.
     ///
     /// # Errors
-    /// What the device says, once its namespace is gone.
+    /// The error of the device, once its namespace is gone.
     pub fn read(&self, buffer: &mut Vec<u8>) -> rustix::io::Result<bool> {
         match rustix::io::read(&self.0, rustix::buffer::spare_capacity(buffer)) {
             Ok(length) => Ok(length > 0),
@@ -60,7 +61,7 @@ impl Tap {
         }
     }
 
-    /// Hands one frame behind its header to the interface; false if it does not take it (it is down, or no memory).
+    /// Writes one frame behind its header to the interface; false if it was refused (it is down, or no memory).
     pub fn write(&self, buffer: &[u8]) -> bool {
         rustix::io::write(&self.0, buffer).is_ok()
     }

@@ -1,7 +1,7 @@
-//! The topology file: which sites there are and what lies between them.
+//! The topology file: the sites of a lab and the links between them.
 //!
-//! The file has sites and links, or a matrix of both, or both. [`Topology::parse`] gives every directed link with its
-//! whole shape, or an error that names the line and the nearest word that would have been right. Links have
+//! The file has sites and links, or a matrix of both, or both. [`Topology::parse`] returns every directed link with
+//! its complete shape, or an error with the line and the nearest word that would have been right. Links have
 //! directions: `rtt` and `between` are shorthands for two of them. docs/lab.md has every field.
 
 use super::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Most sites of a lab: the last octet of an address.
+/// Maximum of sites of a lab: the last octet of an address.
 const MAX_SITES: usize = 250;
-/// Most parallel paths between two sites.
+/// Maximum of parallel paths between two sites.
 const MAX_PATHS: usize = 16;
 /// Longest name of a lab, so that namespaces and files of it have legal names.
 const MAX_NAME: usize = 32;
@@ -25,10 +25,10 @@ const MAX_NAME: usize = 32;
 pub struct Topology {
     /// The lab's name.
     pub name: String,
-    /// What is to move its packets.
+    /// The engine that moves its packets.
     #[serde(default)]
     pub engine: EngineChoice,
-    /// What decides the wire's chances; none is another each time.
+    /// The random seed of the wire; by default another one each time.
     #[serde(default)]
     pub seed: Option<u64>,
     /// The sites, in the order of the file.
@@ -55,17 +55,17 @@ pub enum EngineChoice {
 pub struct Site {
     /// Its name, which is its host name too.
     pub name: SiteName,
-    /// Who can reach it.
+    /// The traffic that its border lets in.
     pub gate: Gate,
     /// Whether a PoP runs there.
     pub pop: bool,
-    /// The folder of its storage, if it is not to be in the lab's own folder.
+    /// The folder of its storage; by default in the lab's own folder.
     pub storage: Option<PathBuf>,
-    /// Kernel settings of its namespace.
+    /// Sysctl settings of its namespace.
     pub sysctl: BTreeMap<String, String>,
 }
 
-/// What a site's border lets in.
+/// The traffic that a site's border lets in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
@@ -74,26 +74,26 @@ pub enum Gate {
     Open,
     /// Answers only.
     Outbound,
-    /// Answers only, and others see another address.
+    /// Answers only, and other sites see a translated address.
     Nat,
 }
 
 /// One direction between two sites on one path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// The sending site's place in `sites`.
+    /// The sending site's index in `sites`.
     pub from: usize,
-    /// The receiving site's place in `sites`.
+    /// The receiving site's index in `sites`.
     pub to: usize,
     /// Number of the path: `eth<path>` at both ends.
     pub path: usize,
-    /// What it does to packets.
+    /// Its effects on packets.
     pub shape: Shape,
 }
 
 // ---- the file as it is written ---------------------------------------------------------------------------------------
 
-/// Kernel settings by name.
+/// Sysctl settings by name.
 type Settings = BTreeMap<Spanned<String>, Setting>;
 
 #[derive(Deserialize)]
@@ -167,7 +167,7 @@ struct FileLink {
     back: Option<Shape>,
 }
 
-/// Rows are `from`, columns `to`; what stands on the diagonal does not count.
+/// Rows are `from`, columns `to`; the diagonal is ignored.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Matrix {
@@ -177,7 +177,7 @@ struct Matrix {
     goodput_mb_s: Option<Spanned<Vec<Vec<f64>>>>,
 }
 
-/// The value of a kernel setting: text, or a number.
+/// The value of a sysctl setting: text, or a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Setting {
@@ -207,7 +207,7 @@ fn half(rtt: Delay) -> Delay {
 
 // ---- from the file to the links --------------------------------------------------------------------------------------
 
-/// A mistake and where it is.
+/// An error and its position.
 struct Mistake {
     span: Option<Range<usize>>,
     cause: String,
@@ -241,12 +241,12 @@ impl Topology {
         })
     }
 
-    /// The place of a site in `sites`.
+    /// The index of a site in `sites`.
     pub fn site(&self, name: &str) -> Option<usize> {
         self.sites.iter().position(|site| site.name.as_str() == name)
     }
 
-    /// How many paths there are: one more than the highest number.
+    /// Number of paths: one more than the highest number.
     pub fn paths(&self) -> usize {
         self.links.iter().map(|link| link.path + 1).max().unwrap_or(1)
     }
@@ -259,14 +259,14 @@ impl Topology {
         (0..self.paths()).filter(has).collect()
     }
 
-    /// The round trip over a link and back; there and there again where there is no way back.
+    /// The round trip over a link and back; twice its delay where there is no link back.
     pub fn round_trip(&self, link: &Link) -> std::time::Duration {
         let back = |other: &&Link| (other.from, other.to, other.path) == (link.to, link.from, link.path);
         let there = link.shape.delay();
         there + self.links.iter().find(back).map_or(there, |back| back.shape.delay())
     }
 
-    /// How a link is written: `kek->titech`, with `/1` on the second path.
+    /// The name of a link: `kek->titech`, with `/1` on the second path.
     pub fn link_name(&self, link: &Link) -> String {
         let (from, to) = (&self.sites[link.from].name, &self.sites[link.to].name);
         if link.path == 0 { format!("{from}->{to}") } else { format!("{from}->{to}/{}", link.path) }
@@ -327,11 +327,11 @@ fn build(file: File, name: Option<&str>) -> Result<Topology, Mistake> {
     Ok(builder.topology)
 }
 
-/// Links as they come together.
+/// The links being built.
 struct Builder {
     topology: Topology,
     base: Shape,
-    /// The links that have a [[link]] of their own: from, to, path.
+    /// The links with a [[link]] entry of their own: from, to, path.
     named: HashSet<(usize, usize, usize)>,
 }
 
@@ -377,7 +377,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds a link, or lays its shape over the one the matrix gave.
+    /// Adds a link, or overlays its shape on the one of the matrix.
     fn add_direction(&mut self, key: (usize, usize, usize), shape: &Shape) -> Result<(), String> {
         let (from, to, path) = key;
         let Topology { links, .. } = &mut self.topology;
@@ -432,7 +432,7 @@ fn lab_name(in_file: &Spanned<String>, given: Option<&str>) -> Result<String, Mi
     check_name(name).map(|()| name.into()).map_err(|cause| Mistake { span, cause })
 }
 
-/// Whether a lab may be called so; the error says why not.
+/// Checks the name of a lab; the error is the reason.
 pub fn check_name(name: &str) -> Result<(), String> {
     if is_label(name) && name.len() <= MAX_NAME {
         return Ok(());
@@ -440,7 +440,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     Err(format!("`{name}` is no name for a lab: 1 to {MAX_NAME} of a-z, 0-9 and -, a letter first"))
 }
 
-/// The sites of the file, then those that only the matrix names.
+/// The sites of the file, then those that are only in the matrix.
 fn sites(file: &File) -> Result<Vec<Site>, Mistake> {
     let mut sites: Vec<Site> = Vec::new();
     for site in &file.site {
@@ -499,7 +499,7 @@ fn setting(key: &Spanned<String>, value: &Setting) -> Result<(String, String), M
     Ok((key.get_ref().clone(), text))
 }
 
-/// `kek` on path 1 is called `kek-1`, so no site may be.
+/// `kek` on path 1 is named `kek-1`, so no site may be.
 fn unique_names(topology: &Topology) -> Result<(), Mistake> {
     let names: HashSet<String> = topology.sites.iter().map(|site| site.name.to_string()).collect();
     let taken =
@@ -545,7 +545,7 @@ fn line_of(text: &str, span: Range<usize>) -> usize {
     text.as_bytes().iter().take(span.start).filter(|&&b| b == b'\n').count() + 1
 }
 
-/// Adds "did you mean" to the parser's words, which list what it expected.
+/// Adds "did you mean" to the parser's message, which lists the expected words.
 fn explain(message: &str) -> String {
     let message = message.trim_end();
     let mut words = message.split('`').skip(1).step_by(2);

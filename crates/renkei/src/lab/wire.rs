@@ -1,14 +1,14 @@
-//! The wire: one thread that moves frames between the sites' interfaces as the links' rules say.
+//! The wire: one thread that moves frames between the sites' interfaces by the links' rules.
 //!
 //! A frame read from one port is offered to the link to the port with its destination address, on the same network;
-//! broadcasts and addresses nobody has go to all ports of the network. When it is due it is written to the other
-//! port, which takes it through the receiving kernel's TCP at once, so that a large part of what a receiver costs is
-//! seen as this thread's time. Frames are read whole, held once and written from where they were read to.
+//! broadcasts and unknown addresses go to all ports of the network. When it is due it is written to the other port,
+//! which passes it through the receiving kernel's TCP at once, so that a large part of the receiver's cost is
+//! accounted to this thread. Frames are read whole, held once and written from where they were read to.
 //!
-//! Guarantees: order is kept on each link, except for what it reorders; memory under way is bounded by
-//! [`WireOptions::memory_bytes`], and what would go beyond is dropped and counted. Under load
-//! frames that come within `MERGE` of one another share a wake-up, so one is late by about that much, never early.
-//! Non-goals: firewalls and address translation, which the kernel does in a site's namespace.
+//! Guarantees: order is kept on each link, except for reordered packets; memory in flight is bounded by
+//! [`WireOptions::memory_bytes`], and frames beyond it are dropped and counted. Under load frames that come within
+//! `MERGE` of one another share a wake-up, so one is late by about that much, never early. Non-goals: firewalls and
+//! address translation, which the kernel does in a site's namespace.
 
 use super::buffers::Buffers;
 use super::tap::Tap;
@@ -26,21 +26,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a wake-up waits for more work to come, while much comes.
+/// Batching delay of a wake-up under load.
 const MERGE: Duration = Duration::from_micros(50);
-/// Much is so many frames in a [`LOAD_WINDOW_NS`].
+/// Load means so many frames in a [`LOAD_WINDOW_NS`].
 const MUCH_FRAMES: usize = 30;
-/// The time over which the load is seen.
+/// The window over which the load is measured.
 const LOAD_WINDOW_NS: u64 = 1_000_000;
-/// A round that moved so many frames goes on without waiting.
+/// A round that moved so many frames continues without waiting.
 const BUSY_FRAMES: usize = 16;
-/// Frames read from one port before the others have their turn.
+/// Batch of frames read from one port before the others have their turn.
 const READS: usize = 16;
-/// Frames written to one port before others are read.
+/// Batch of frames written to one port before reading again.
 const WRITES: usize = 32;
-/// The wire goes before programs that keep the processor busy, as a real one would not wait for them.
+/// Real-time priority: the wire pre-empts programs that keep the processor busy, as a real one would not wait for
+/// them.
 const PRIORITY: libc::c_int = 1;
-/// No time.
+/// Not due.
 const NEVER: u64 = u64::MAX;
 /// The event of a command; those of ports have their index.
 const COMMAND: u64 = u64::MAX;
@@ -50,29 +51,29 @@ const COMMAND: u64 = u64::MAX;
 pub struct Port {
     /// The interface.
     pub tap: Tap,
-    /// Its hardware address, by which frames find it.
+    /// Its hardware address, the destination of frames.
     pub mac: [u8; 6],
     /// Frames cross between ports of the same network only.
     pub network: usize,
 }
 
-/// One direction of a link between two ports, by their place in the list of ports.
+/// One direction of a link between two ports, by their index in the list of ports.
 #[derive(Clone, Debug)]
 pub struct LinkEnds {
     /// The port whose frames it carries.
     pub from: usize,
     /// The port they go to.
     pub to: usize,
-    /// What it does to them.
+    /// Its parameters.
     pub params: LinkParams,
 }
 
-/// What holds for the whole wire.
+/// Options of the whole wire.
 #[derive(Clone, Debug)]
 pub struct WireOptions {
-    /// Most memory for frames under way on all links together.
+    /// Limit of memory for frames in flight on all links together.
     pub memory_bytes: usize,
-    /// Decides all that is left to chance.
+    /// The random seed.
     pub seed: u64,
 }
 
@@ -83,16 +84,16 @@ impl Default for WireOptions {
     }
 }
 
-/// How a port fared.
+/// The counters of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Frames the site sent.
     pub sent_frames: u64,
-    /// Frames the site got.
+    /// Frames the site received.
     pub received_frames: u64,
-    /// Frames its interface did not take: it was down or out of memory.
+    /// Frames its interface refused: it was down or out of memory.
     pub refused_frames: u64,
-    /// Frames without a link to where they should go, or that were not understood.
+    /// Frames without a link to their destination, or malformed ones.
     pub unroutable_frames: u64,
     /// Whether the interface is gone with its namespace.
     pub gone: bool,
@@ -101,15 +102,15 @@ pub struct PortCounters {
 /// All counters at one time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Since the wire began.
+    /// Time since the wire started.
     pub elapsed: Duration,
-    /// The wire's processor time, with what the kernel did in its name.
+    /// The wire's CPU time, including the kernel's work on its behalf.
     pub cpu: Duration,
-    /// Memory of what is under way.
+    /// Memory of frames in flight.
     pub memory_bytes: usize,
-    /// In the order the links were given.
+    /// In the order of the links at the start.
     pub links: Vec<LinkCounters>,
-    /// In the order the ports were given.
+    /// In the order of the ports at the start.
     pub ports: Vec<PortCounters>,
 }
 
@@ -132,8 +133,8 @@ impl Wire {
     /// Starts moving frames.
     ///
     /// # Errors
-    /// `UsageInvalid` if a link names a port that is not there, itself or another network, or has senseless
-    /// parameters; `SystemCall` if the kernel refuses a descriptor.
+    /// `UsageInvalid` if a link names an unknown port, itself or another network, or has invalid parameters;
+    /// `SystemCall` if the kernel refuses a descriptor.
     pub fn start(ports: Vec<Port>, links: Vec<LinkEnds>, options: WireOptions) -> Result<Wire, Error> {
         check(&ports, &links)?;
         let (bell, count, (commands, inbox)) = (Arc::new(new_bell()?), links.len(), channel());
@@ -145,10 +146,10 @@ impl Wire {
         Ok(Wire { commands, bell, thread: Some(thread), links: count })
     }
 
-    /// Changes a link, by its place in the list of links; returns when the change holds.
+    /// Changes a link, by its index in the list of links; returns when the change is in effect.
     ///
     /// # Errors
-    /// `UsageInvalid` for senseless parameters, `Internal` if the wire has ended.
+    /// `UsageInvalid` for invalid parameters, `Internal` if the wire has ended.
     pub fn set(&self, link: usize, params: LinkParams) -> Result<(), Error> {
         params
             .check()
@@ -164,7 +165,7 @@ impl Wire {
         self.ask(|reply| Command::Set(link, Box::new(params), reply))
     }
 
-    /// All counters, now.
+    /// A snapshot of all counters.
     ///
     /// # Errors
     /// `Internal` if the wire has ended.
@@ -172,7 +173,7 @@ impl Wire {
         self.ask(Command::Snapshot)
     }
 
-    /// Stops the wire; its interfaces go away.
+    /// Stops the wire; its interfaces are removed.
     pub fn stop(self) {}
 
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, Error> {
@@ -184,7 +185,7 @@ impl Wire {
     }
 
     fn ring(&self) {
-        // It can fail only when the counter is full, and then the wire has been rung.
+        // It can fail only when the counter is full, and then the wire has been woken.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 }
@@ -232,7 +233,7 @@ fn watch(ports: &[Port], bell: &OwnedFd) -> Result<OwnedFd, Error> {
     Ok(watched)
 }
 
-/// A link with where it leads.
+/// A link with its destination port.
 struct Line {
     link: Link<Vec<u8>>,
     to: usize,
@@ -243,7 +244,7 @@ struct Line {
 struct Routes {
     /// Port by network and address.
     ports: HashMap<(usize, [u8; 6]), usize>,
-    /// For each port the link to each other port it reaches.
+    /// For each port, the link to each other port it reaches.
     links: Vec<Vec<Option<usize>>>,
 }
 
@@ -264,7 +265,7 @@ impl Routes {
     }
 }
 
-/// Frames moved in the window of time that ended last, and in this one.
+/// Frames moved in the last complete window, and in the current one.
 #[derive(Default)]
 struct Load {
     until: u64,
@@ -275,7 +276,7 @@ struct Load {
 impl Load {
     fn add(&mut self, now: u64, frames: usize) {
         if now >= self.until {
-            // After a pause nothing of what was is left.
+            // After a pause the last window does not count.
             self.last = if now < self.until + LOAD_WINDOW_NS { self.this } else { 0 };
             (self.this, self.until) = (0, now + LOAD_WINDOW_NS);
         }
@@ -287,11 +288,11 @@ impl Load {
     }
 }
 
-/// The thread's own state.
+/// The state of the thread.
 struct Worker {
     ports: Vec<Port>,
     lines: Vec<Line>,
-    /// For each link when its next frame arrives.
+    /// For each link the due time of its next frame.
     dues: Vec<u64>,
     routes: Routes,
     buffers: Buffers,
@@ -332,13 +333,13 @@ impl Worker {
         }
     }
 
-    /// Nanoseconds since the wire began.
+    /// Nanoseconds since the wire started.
     fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
 
     fn run(mut self) {
-        // Timers as good as the clock; where the kernel refuses, the wire works, only less exactly.
+        // Timers as precise as the clock; where the kernel refuses, the wire works, only less precisely.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         go_before_others();
         let mut events = Vec::with_capacity(self.ports.len() + 1);
@@ -353,8 +354,7 @@ impl Worker {
         }
     }
 
-    /// Waits until a port has a frame, a frame is due or a command came.
-    /// If `is_busy` it only looks.
+    /// Waits until a port has a frame, a frame is due or a command came; with `is_busy` it polls without waiting.
     fn wait(&self, events: &mut Vec<epoll::Event>, is_busy: bool) {
         if !is_busy {
             let timeout = self.time_left().map(|left| Timespec {
@@ -365,18 +365,18 @@ impl Worker {
             let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
         }
         events.clear();
-        // An interrupted call finds nothing; the next round asks again.
+        // An interrupted call returns nothing; the next round polls again.
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&none));
     }
 
-    /// Until the next frame is due.
+    /// Time until the next frame is due.
     fn time_left(&self) -> Option<Duration> {
         let next = self.dues.iter().copied().min().filter(|due| *due != NEVER)?;
         Some(Duration::from_nanos(next.saturating_sub(self.now())))
     }
 
-    /// Takes in what the ports have; how many frames.
+    /// Reads frames from the ports; returns their number.
     fn handle(&mut self, events: &[epoll::Event]) -> usize {
         let mut moved = 0;
         for event in events {
@@ -407,7 +407,7 @@ impl Worker {
         READS
     }
 
-    /// A port whose namespace is gone is not asked again.
+    /// A port whose namespace is gone is not polled again.
     fn on_gone(&mut self, port: usize) {
         self.counters[port].gone = true;
         let _ = epoll::delete(&self.epoll, &self.ports[port].tap);
@@ -470,7 +470,7 @@ impl Worker {
 
     // ---- from link to port -------------------------------------------------------------------------------------------
 
-    /// Writes what is due; how many frames.
+    /// Writes the frames that are due; returns their number.
     fn deliver(&mut self) -> usize {
         let mut moved = 0;
         for link in 0..self.lines.len() {
@@ -501,7 +501,7 @@ impl Worker {
     // ---- commands ----------------------------------------------------------------------------------------------------
 
     fn handle_commands(&mut self) {
-        // The bell counts; what it counted is in the inbox.
+        // The eventfd is only a counter; the commands are in the inbox.
         let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
         while let Ok(command) = self.inbox.try_recv() {
             match command {
@@ -534,15 +534,15 @@ impl Worker {
     }
 }
 
-/// Makes this thread one of real time, at the lowest such priority. It sleeps whenever nothing is due, and the
-/// kernel leaves other programs their share even if it did not.
+/// Makes this thread a real-time one, at the lowest such priority. It sleeps whenever nothing is due, and the kernel
+/// (real-time throttling) leaves other programs their share even if it did not.
 fn go_before_others() {
     let param = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: the kernel reads one sched_param at the address; 0 is the calling thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const param) };
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn thread_cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec at the address, and knows this clock since 2.6.12.
