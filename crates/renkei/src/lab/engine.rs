@@ -193,7 +193,7 @@ fn params(link: &Link, round_trip: Duration) -> LinkParams {
     }
 }
 
-/// A part of the bandwidth-delay product in bytes, at least two packets; without a rate nothing queues.
+/// A fraction of the bandwidth-delay product in bytes, at least two packets; without a rate nothing queues.
 fn queue(shape: &shape::Shape, round_trip: Duration) -> Option<Queue> {
     match (shape.queue?, shape.rate()) {
         (shape::Queue::Bytes(bytes), _) => Some(Queue::Bytes(bytes)),
