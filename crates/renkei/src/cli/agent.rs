@@ -1,4 +1,4 @@
-//! `renkei agent`: serves a folder as one of a site's storages, from where its PoP cannot mount it.
+//! `renkei agent`: serves a folder as one of a site's storages, from a machine whose files its PoP cannot mount.
 
 use super::Context;
 use super::serve::begin_again_if_renamed;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     begin_again_if_renamed(ended)
 }
 
-/// The absolute path of the folder, which must be there.
+/// The absolute path of the folder, which must exist.
 fn folder(path: &Path) -> Result<PathBuf, Error> {
     let absolute = std::path::absolute(path).map_err(|error| file_error("export", path, &error))?;
     match absolute.metadata().map_err(|error| file_error("export", path, &error))?.is_dir() {

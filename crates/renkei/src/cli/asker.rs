@@ -1,4 +1,5 @@
-//! Asks the PoP that has the queue: the user's own site over the network, or as its administrator the local socket.
+//! Requests to the PoP that has the queue: the user's own site over the network, or as its administrator the local
+//! socket.
 
 use super::connect::{own_site, session, unexpected};
 use super::{Context, login};
@@ -14,7 +15,7 @@ use renkei_core::wire::{decode, violation};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Whoever asks about queued transfers.
+/// The client of a queue.
 pub(super) struct Asker<'c> {
     context: &'c Context,
     /// As the administrator of the PoP of this machine.
@@ -23,12 +24,12 @@ pub(super) struct Asker<'c> {
 }
 
 impl<'c> Asker<'c> {
-    /// With `all`, the administrator, who sees everybody's transfers.
+    /// With `all`, as the administrator, who sees the transfers of all users.
     pub(super) fn new(context: &'c Context, all: bool) -> Self {
         Asker { context, all, session: None }
     }
 
-    /// A part of the list.
+    /// One page of the list.
     pub(super) fn transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "transfers", "listed": listed}));
@@ -50,7 +51,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// All about one, by the first digits of its id.
+    /// The history of one, by the first digits of its id.
     pub(super) fn story(&mut self, digits: &str) -> Result<Story, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "transfer", "id": digits}));
@@ -61,7 +62,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// A part of the files of one that failed, each with its number: those after a number.
+    /// One page of a transfer's failed files, each with its number: those after a number.
     pub(super) fn failures(&mut self, id: TransferId, after: u64) -> Result<Vec<(u64, EntryFailure)>, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "failures", "id": id, "after": after}));
@@ -72,7 +73,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// Changes one.
+    /// Changes the state of one.
     pub(super) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "change", "id": id, "change": change}));
@@ -83,7 +84,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// Gives one a fresh credential.
+    /// Renews the credential of one.
     pub(super) fn renew(&mut self, id: TransferId) -> Result<(), Error> {
         match self.ask(Request::Renew(id))? {
             Reply::Done => Ok(()),
@@ -91,7 +92,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// Hands one in.
+    /// Submits one.
     pub(super) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
         match self.ask(Request::Submit(vec![submission]))? {
             Reply::Submitted(mut answers) if answers.len() == 1 => answers.remove(0),
@@ -99,7 +100,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// Asks for room in the buffer.
+    /// Requests space in the buffer.
     pub(super) fn reserve(&mut self, transfer: TransferId, bytes: u64, waits: bool) -> Result<Room, Error> {
         match self.ask(Request::Reserve { transfer, bytes, waits })? {
             Reply::Room(room) => Ok(room),
@@ -107,7 +108,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// What is in the buffer.
+    /// The content of the buffer.
     pub(super) fn buffer(&mut self) -> Result<BufferStatus, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "buffer"}));
@@ -118,7 +119,7 @@ impl<'c> Asker<'c> {
         }
     }
 
-    /// What of everybody's is unfinished at the PoP of this machine, for its administrator.
+    /// The unfinished copies of all users at the PoP of this machine, for its administrator.
     pub(super) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
         self.ask_socket(&json!({"op": "unfinished", "what": what}))
     }
@@ -129,7 +130,7 @@ impl<'c> Asker<'c> {
             none => none.insert(session(self.context, &own_site(self.context)?)?),
         };
         let reply = session.ask(request);
-        // A session that was lost is opened anew for the next question.
+        // A lost session is reopened for the next request.
         if reply.as_ref().is_err_and(|error| error.side == "client") {
             self.session = None;
         }

@@ -1,4 +1,4 @@
-//! `renkei backup`: saves what a PoP, an agent or a user knows.
+//! `renkei backup`: saves the configuration and state of a PoP, an agent or a user.
 
 use super::output::Report;
 use super::quantity::{counted, human};
@@ -30,7 +30,7 @@ struct Made {
     site: Option<String>,
     files: usize,
     bytes: u64,
-    /// The database server that has the catalogue, which is not part of it.
+    /// The database server of the catalogue, which is not part of it.
     server: Option<String>,
 }
 

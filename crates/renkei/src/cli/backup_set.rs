@@ -1,7 +1,8 @@
-//! What a backup is: the files of a PoP, an agent or a user below `config` and `state`, and a list of them with digests.
+//! The content of a backup: the files of a PoP, an agent or a user below `config` and `state`, and a manifest with
+//! digests.
 //!
-//! Databases are copied as of one moment; all other files are written as a whole by whoever writes them. Not in it: data of
-//! storages, what is in the buffer, and journals of transfers, which begin anew without.
+//! Databases are copied as a consistent snapshot; all other files are replaced atomically by their writers. Not
+//! included: data of storages, the content of the buffer, and journals of transfers, which start again without.
 
 use crate::catalogue::duplicate;
 use crate::home::{Home, file_error, make_dir, open_regular};
@@ -12,29 +13,29 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The version of what a backup is.
+/// The version of the format.
 const FORMAT: u32 = 1;
-/// The list of what is in it.
+/// The name of the manifest.
 const LIST: &str = "backup.json";
-/// Folders that are no part of it, wherever they are: sockets, the buffer, journals, and what a mount keeps.
+/// Excluded folders, at any depth: sockets, the buffer, journals, and the state of mounts.
 const PASSED: [&str; 4] = ["run", "buffer", "journal", "mounts"];
 
-/// Bits of a mode that are put back: no set-id bits.
+/// Mode bits that are restored: no set-id bits.
 const MODE_BITS: u32 = 0o777;
-/// The cause when a file of a backup was changed.
+/// The cause of a digest mismatch.
 const OTHER_BYTES: &str = "its bytes are not those that were backed up";
 
-/// The list of what is in a backup.
+/// The manifest of a backup.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct List {
     format: u32,
-    /// When it was begun, in seconds since 1970.
+    /// The time it was begun, in seconds since 1970.
     pub(super) made_unix: u64,
     /// The version of renkei that made it.
     made_by: String,
-    /// The site, if it is of a PoP.
+    /// The site, for a PoP.
     pub(super) site: Option<String>,
-    /// The database server that has the catalogue, if that is not here.
+    /// The database server of the catalogue, if that is not local.
     pub(super) server: Option<String>,
     dirs: Vec<Folder>,
     pub(super) files: Vec<Item>,
@@ -47,7 +48,7 @@ struct Folder {
     mode: u32,
 }
 
-/// A file in it.
+/// A file of the backup.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Item {
     /// `config/...` or `state/...`.
@@ -57,7 +58,7 @@ pub(super) struct Item {
     blake3: String,
 }
 
-/// Whose backup it is.
+/// The origin of a backup.
 pub(super) struct Of {
     pub(super) site: Option<String>,
     pub(super) server: Option<String>,
@@ -68,12 +69,12 @@ fn broken(path: &Path, cause: impl std::fmt::Display) -> Error {
     Error::new(Code::BackupInvalid, "read backup", path.display(), cause)
 }
 
-/// Whether no name of a path leads elsewhere; an empty one would make the rest an absolute path.
+/// Whether no component of a path leads elsewhere; an empty one would make the rest an absolute path.
 fn is_plain(path: &str) -> bool {
     path.split('/').all(|name| !matches!(name, "" | "." | ".."))
 }
 
-/// Where a path of the list is in the directories of a PoP.
+/// The target of a path of the manifest in the directories of a PoP.
 fn target(home: &Home, path: &str) -> Option<PathBuf> {
     let (root, rest) = match path.split_once('/').unwrap_or((path, "")) {
         ("config", rest) => (home.config_dir(), rest),
@@ -85,20 +86,20 @@ fn target(home: &Home, path: &str) -> Option<PathBuf> {
 
 // ---- making ----------------------------------------------------------------------------------------------------------
 
-/// What is copied, and what is noted of it.
+/// A backup in progress.
 struct Copying<'h> {
     home: &'h Home,
     to: &'h Path,
-    /// The folder that the backup becomes.
+    /// The final path of the backup.
     end: &'h Path,
     list: List,
     databases: Vec<(PathBuf, String)>,
 }
 
-/// Makes a backup of what is in `home`; the folder is whole or not there.
+/// Makes a backup of `home`; atomic: the folder is complete or does not exist.
 ///
 /// # Errors
-/// Those of the file system, `CatalogueFailed`.
+/// Errors of the file system, `CatalogueFailed`.
 pub(super) fn make(home: &Home, folder: &Path, of: Of) -> Result<List, Error> {
     let end = std::path::absolute(folder).map_err(|error| file_error("back up", folder, &error))?;
     refuse_used(&end)?;
@@ -142,7 +143,7 @@ fn private(path: &Path) -> Result<(), Error> {
 }
 
 impl Copying<'_> {
-    /// Databases last: what is written beside them is noted before it is done.
+    /// Databases last: the files beside them are recorded before.
     fn all(&mut self) -> Result<(), Error> {
         self.folder(self.home.config_dir(), "config")?;
         self.folder(self.home.state_dir(), "state")?;
@@ -158,7 +159,7 @@ impl Copying<'_> {
         let failed = |error: io::Error| file_error("back up", from, &error);
         let (data, items) = match (fs::metadata(from), fs::read_dir(from)) {
             (Ok(data), Ok(items)) => (data, items),
-            // It went meanwhile, or never was.
+            // Removed meanwhile, or never there.
             (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             (Err(error), _) | (_, Err(error)) => return Err(failed(error)),
         };
@@ -208,7 +209,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Writes the list and gives the folder its name.
+    /// Writes the manifest and renames the folder to its final name.
     fn finish(&self) -> Result<(), Error> {
         let list = serde_json::to_vec_pretty(&self.list).expect("a list is plain data");
         put(&self.to.join(LIST), &list, 0o600)?;
@@ -222,7 +223,7 @@ impl Copying<'_> {
     }
 }
 
-/// Writes a new file, which is on the disk then.
+/// Writes a new file durably (fsync).
 fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let written = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -244,7 +245,7 @@ fn digest(path: &Path) -> io::Result<(u64, String)> {
     Ok((size, hasher.finalize().to_hex().to_string()))
 }
 
-/// Reads a file of a backup, whose bytes must be those that were saved.
+/// Reads a file of a backup and verifies its digest.
 fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let read =
@@ -258,7 +259,7 @@ fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
 
 // ---- putting back ----------------------------------------------------------------------------------------------------
 
-/// Reads the list of a backup, and makes sure that all of it is there as it was written.
+/// Reads the manifest of a backup, and verifies that all files are there unchanged.
 ///
 /// # Errors
 /// `BackupInvalid`.
@@ -285,10 +286,10 @@ pub(super) fn read(folder: &Path) -> Result<List, Error> {
     Ok(list)
 }
 
-/// Puts the files of a backup where they were. What is there already must be the same, so that it can be given again.
+/// Restores the files of a backup. Existing files must be identical, so that a restore can be repeated.
 ///
 /// # Errors
-/// `BackupInvalid`, `AlreadyInitialised`, and those of the file system.
+/// `BackupInvalid`, `AlreadyInitialised`, and errors of the file system.
 pub(super) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Error> {
     let mut todo = Vec::new();
     for item in &list.files {
@@ -315,12 +316,12 @@ pub(super) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Er
         let to = target(home, path).ok_or_else(|| broken(folder, path))?;
         make_dir(&to, *mode & MODE_BITS)?;
     }
-    // Before all others: whoever starts a PoP on a part of it finds out what it is.
+    // First of all: a PoP that is started on a partial restore recognises it by this marker.
     let marker = home.restored_file();
     if !marker.exists() {
         put(&marker, format!("backed up at {}\n", list.made_unix).as_bytes(), 0o600)?;
     }
-    // Last what makes it a PoP that can be started.
+    // The configuration last: only with it the PoP can be started.
     todo.sort_by_key(|(item, _)| item.path == "config/config.toml");
     for (item, to) in &todo {
         let from = folder.join(&item.path);

@@ -1,4 +1,4 @@
-//! `renkei buffer`: what is in the buffer of the user's own PoP.
+//! `renkei buffer`: the content of the buffer of the user's own PoP.
 
 use super::Context;
 use super::asker::Asker;
@@ -113,7 +113,7 @@ fn named(owner: &str) -> &str {
 
 fn write_piece(piece: &Piece, out: &mut dyn Write) -> io::Result<()> {
     let id = hex_id(&piece.id);
-    // What is not in the queue is named in full, to be cancelled by.
+    // A transfer that is not in the queue has its full id, needed to cancel it.
     let (id, stage) = match piece.stage {
         Stage::Filling => (&id[..], "coming"),
         Stage::Whole => (&id[..SHORT], "to be forwarded"),

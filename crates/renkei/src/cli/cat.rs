@@ -16,9 +16,9 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Bytes read with one call.
+/// Bytes per read call.
 const READ_BYTES: usize = 1 << 20;
-/// Links that are followed one after the other.
+/// Maximum of symbolic links that are followed.
 const MAX_LINKS: usize = 32;
 
 /// Print the content of files
@@ -35,7 +35,7 @@ pub struct Args {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match print_all(args, context) {
         Err(error) if is_reader_gone(&error) => Ok(0),
-        // Standard output has the bytes of files alone.
+        // Standard output carries only file content.
         Err(error) if context.output.is_json() => Ok(context.output.error_beside(&error)),
         printed => printed.map(|()| 0),
     }
@@ -69,7 +69,7 @@ fn print_far(path: &EndpointPath, context: &Context) -> Result<(), Error> {
     print_parts(|buf, offset| files.read(handle, offset, buf))
 }
 
-/// Prints what is read, part by part: into a buffer, from an offset.
+/// Prints in parts what `read` returns for a buffer and an offset.
 fn print_parts(mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>) -> Result<(), Error> {
     let (mut buf, mut offset) = (vec![0; READ_BYTES], 0);
     loop {
@@ -82,7 +82,7 @@ fn print_parts(mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>) -> 
     }
 }
 
-/// Opens a file, links to others in its storage followed.
+/// Opens a file, following symbolic links within its storage.
 fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteFiles, Handle), Error> {
     for _ in 0..MAX_LINKS {
         let (dir, name) = split(&place)?;
@@ -102,7 +102,7 @@ fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteF
     Err(Error::new(Code::BadPath, "open", &place, "too many levels of symbolic links"))
 }
 
-/// The directory a place lies in, and its name there.
+/// The directory of a place, and its name there.
 pub(super) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
     let top = || Error::new(Code::IsADirectory, "open", place, "");
     let name = RelPath::parse(place.path.name().ok_or_else(top)?)?;
@@ -110,7 +110,7 @@ pub(super) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
     Ok((dir, name))
 }
 
-/// Where a link leads, if it is one and leads to somewhere in its storage.
+/// The target of a symbolic link, if it is one and leads into its storage.
 fn follow(files: &RemoteFiles, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
     let Ok(Answer::Item(item)) = files.operate(Op::Look(name.clone()), b"") else { return Ok(None) };
     let EntryKind::Symlink { target } = item.entry.kind else { return Ok(None) };

@@ -60,7 +60,7 @@ fn each(
         let digits = id.to_str().unwrap_or_default();
         let found = match asker.story(digits) {
             Ok(story) => story.transfer.id,
-            // What was sent to the buffer and not handed in has no story.
+            // An upload in the buffer that was not submitted has no history.
             Err(error) if error.code == Code::TransferUnknown => {
                 parse_id(digits).ok_or_else(|| named(error, id))?
             }
@@ -74,7 +74,7 @@ fn each(
     Ok(many.status())
 }
 
-/// Shows what was typed where the transfer is not told otherwise.
+/// Shows the id as typed where the error does not identify the transfer otherwise.
 fn named(error: Error, id: &OsString) -> Error {
     match error.code {
         Code::TransferUnknown | Code::ChangeRefused => {

@@ -1,4 +1,4 @@
-//! What `renkei doctor` prints: one line for each check, and the sum as the exit status.
+//! The output of `renkei doctor`: one line for each check, and the first failure's exit status.
 
 use super::output::Report;
 use super::quantity::span;
@@ -9,13 +9,13 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// As it should be.
+    /// Correct.
     Ok,
-    /// Works, and nothing needs to be done soon. Programs know three levels: for them it is a warning.
+    /// Works, and nothing needs to be done soon. In JSON it is a warning: programs know three levels.
     #[serde(rename = "warn")]
     Info,
     /// Works, but something should be done.
@@ -46,31 +46,31 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Notes something that is as it should be.
+    /// Records a success.
     pub(super) fn ok(&mut self, what: &str, found: impl Into<String>) {
         self.ok += 1;
         self.push(Level::Ok, what, found.into(), None);
     }
 
-    /// Notes something that is as it should be, and what would make it better.
+    /// Records a success, and a possible improvement.
     pub(super) fn advise(&mut self, what: &str, found: impl Into<String>, advice: impl Into<String>) {
         self.ok += 1;
         self.push(Level::Ok, what, found.into(), Some(advice.into()));
     }
 
-    /// Notes something that should be changed.
+    /// Records a warning.
     pub(super) fn warn(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.warn += 1;
         self.push(Level::Warn, what, found.into(), Some(remedy.into()));
     }
 
-    /// Notes something that is to be known, and that somebody will have to do something about.
+    /// Records information about something that will need action.
     pub(super) fn info(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.warn += 1;
         self.push(Level::Info, what, found.into(), Some(remedy.into()));
     }
 
-    /// Notes what will end, by how soon that is.
+    /// Records an expiry, at the level of its urgency.
     pub(super) fn ends(&mut self, what: &str, found: impl Into<String>, finding: Finding) {
         match finding.severity {
             Severity::Info => self.info(what, found, finding.remedy),
@@ -78,13 +78,13 @@ impl Checks {
         }
     }
 
-    /// Notes something that must be changed.
+    /// Records a failure.
     pub(super) fn fail(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.fail += 1;
         self.push(Level::Fail, what, found.into(), Some(remedy.into()));
     }
 
-    /// Notes what kept a check from succeeding.
+    /// Records a failure by its error.
     pub(super) fn error(&mut self, what: &str, error: &Error) {
         self.fail(what, error.to_string(), remedy(error));
         if let Some(check) = self.checks.last_mut() {
@@ -93,7 +93,7 @@ impl Checks {
         }
     }
 
-    /// Notes what the PoP itself says is not as it should be.
+    /// Records a condition that the PoP itself reports.
     pub(super) fn condition(&mut self, condition: &Condition) {
         let lasts = span(condition.lasts(SystemTime::now()));
         let (what, found) = (condition.subject(), format!("{}; for {lasts}", condition.found));

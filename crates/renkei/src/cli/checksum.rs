@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Files gathered before their digests are asked for.
+/// Batch of files per digest request.
 const BATCH_FILES: usize = 1024;
 
 /// Print digests of files, as b3sum and sha256sum do
@@ -83,7 +83,7 @@ struct Listing {
     failures: Vec<serde_json::Value>,
 }
 
-/// Where digests go: lines at once, or a list for JSON.
+/// The output: lines at once, or a list for JSON.
 struct Sink {
     json: bool,
     files: Vec<Line>,
@@ -129,10 +129,10 @@ fn digest_of(reply: Reply) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// A file still to be asked for: its place and its path in the manifest.
+/// A file in the batch: its place and its path in the manifest.
 type Asked = (EndpointPath, Vec<u8>);
 
-/// Digests of all files below a place; what fails below does not end it.
+/// Digests of all files below a place; a failure below does not end it.
 fn remote_tree(many: &mut Many<'_>, top: &EndpointPath, args: &Args, sink: &mut Sink) -> Result<(), Error> {
     let name = top.place.as_ref().map(|place| place.path.name().unwrap_or(place.storage.as_bytes()));
     let name = name.unwrap_or(top.site.as_str().as_bytes());
@@ -169,7 +169,7 @@ fn list(many: &mut Many<'_>, path: &EndpointPath) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-/// Adds a directory's files to `files` and gives its directories, last first.
+/// Appends a directory's files to `files` and returns its subdirectories, last first.
 fn sort_out(
     entries: Vec<Entry>,
     dir: &EndpointPath,

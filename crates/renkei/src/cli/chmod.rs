@@ -31,25 +31,26 @@ pub struct Args {
     recursive: bool,
 }
 
-/// How permissions become others.
+/// A mode argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mode {
-    /// These.
+    /// An octal mode.
     Octal(u32),
-    /// By these clauses, one after the other.
+    /// Symbolic clauses, applied in order.
     Symbolic(Vec<Clause>),
 }
 
 /// One clause of a symbolic mode, as `go-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Clause {
-    /// The bits of those whom it concerns: 0o700 of the owner, 0o070 of the group, 0o007 of others, and their special bits.
+    /// The bits of the concerned users: 0o700 of the owner, 0o070 of the group, 0o007 of others, and their special
+    /// bits.
     whom: u32,
     /// `+`, `-` or `=`.
     action: char,
-    /// The bits, as of everybody.
+    /// The permission bits, for all users.
     bits: u32,
-    /// `X`: execution too, of directories and of what somebody may execute.
+    /// `X`: execution too, for directories and files that are executable for any user.
     conditional: bool,
 }
 
@@ -65,7 +66,7 @@ impl Mode {
         clauses.map(Mode::Symbolic).ok_or_else(|| SYNTAX.into())
     }
 
-    /// What `mode` becomes.
+    /// The new mode of an entry with this mode.
     fn apply(&self, mode: u32, is_dir: bool) -> u32 {
         match self {
             Mode::Octal(mode) => *mode,
@@ -141,7 +142,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     done("changed", changed, &many, context)
 }
 
-/// Changes one entry; gives what is in it, if that is to be changed too.
+/// Changes one entry; returns its children, if they are to be changed too.
 fn change(
     args: &Args,
     files: &RemoteFiles,

@@ -1,8 +1,8 @@
-//! `renkei completion`: what a shell completes, and the answers when it asks.
+//! `renkei completion`: the shell's completion script, and the candidates it asks for.
 //!
-//! The script that is printed has the shell call renkei itself (the variable `COMPLETE` says so), because only renkei knows
-//! the sites, what lies at them, and the user's transfers. A site that does not answer at once is left out: nobody waits
-//! for a completion.
+//! The printed script has the shell call renkei itself (with the variable `COMPLETE`), because only renkei knows the
+//! sites, the files at them, and the user's transfers. A site that does not answer in time is left out, so that a
+//! completion never blocks.
 
 use super::asker::Asker;
 use super::connect::{own_site, site_or_place};
@@ -25,11 +25,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The variable by which the shell's script says that it asks, and for which shell.
+/// The variable by which the shell's script asks, with the name of the shell.
 const ASKS: &str = "COMPLETE";
-/// How long a site may take to answer.
+/// Timeout for a site to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Characters of a transfer's id that are offered; any unique beginning is taken.
+/// Characters of a transfer's id that are offered; any unique prefix is accepted.
 const ID_CHARS: usize = 8;
 
 /// Print what makes a shell complete verbs, options, sites, places and transfers
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, _: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The text that a shell is to read.
+/// The script for a shell.
 pub(super) fn script(shell: Shell) -> io::Result<String> {
     let name = match shell {
         Shell::Bash => "bash",
@@ -71,15 +71,15 @@ pub(super) fn script(shell: Shell) -> io::Result<String> {
     let completer = shells.completer(name).expect("the library knows these shells");
     completer.write_registration(ASKS, "renkei", "renkei", "renkei", &mut script)?;
     if shell == Shell::Bash {
-        // Else bash would take SITE:/PATH for three words.
+        // Bash would otherwise split SITE:/PATH into three words.
         script.extend(b"COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n");
     }
-    // Names are quoted by bash where it takes them for names of files, as the other shells do by themselves.
+    // Bash quotes names if it takes them for file names; the other shells do by themselves.
     let script = String::from_utf8_lossy(&script);
     Ok(script.replace("complete -o nospace ", "complete -o nospace -o filenames "))
 }
 
-/// If it is the shell that asks: answers, and ends the process.
+/// Answers a completion request of a shell, and ends the process then.
 pub(super) fn answer_shell() {
     let asked = std::env::args_os().scan(false, |is_behind, word| {
         let told = if *is_behind { unquoted(&word) } else { word };
@@ -95,7 +95,7 @@ pub(super) fn answer_shell() {
     }
 }
 
-/// A word as the shell would pass it on: shells hand over what was typed, with its quotes and backslashes.
+/// A word without its quoting: shells pass it as typed, with quotes and backslashes.
 fn unquoted(word: &OsStr) -> OsString {
     let (mut bytes, mut quote, mut is_escaped) = (Vec::new(), None, false);
     for &byte in word.as_bytes() {
@@ -110,7 +110,7 @@ fn unquoted(word: &OsStr) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The command with what may stand for each argument, by the argument's name.
+/// The command with a completer for each argument, by the argument's name.
 fn with_completers(command: clap::Command) -> clap::Command {
     let verb = command.get_name().to_owned();
     command.mut_subcommands(with_completers).mut_args(|argument| {
@@ -131,7 +131,7 @@ fn context() -> Context {
     Context { output: Output::new(false, true), ..Context::default() }
 }
 
-/// What `find` gives, if it does so soon.
+/// The result of `find`, within the timeout.
 fn soon(find: impl FnOnce() -> Result<Vec<OsString>, Error> + Send + 'static) -> Vec<OsString> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(find().unwrap_or_default()));
@@ -167,14 +167,14 @@ fn transfers(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates(ids, current)
 }
 
-/// Places at sites, and files of this machine.
+/// Places at sites, and local files.
 fn anywhere(current: &OsStr) -> Vec<CompletionCandidate> {
     let mut found = PathCompleter::any().complete(current);
     found.extend(places(current));
     found
 }
 
-/// Places at sites: `SITE:/`, then what is in the directory that is written so far.
+/// Places at sites: `SITE:/`, then the names in the directory typed so far.
 fn places(current: &OsStr) -> Vec<CompletionCandidate> {
     let bytes = current.as_bytes();
     let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else {
@@ -184,7 +184,7 @@ fn places(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates(soon(move || listed(&dir)), current)
 }
 
-/// The names in a directory at a site, as they are written behind it.
+/// The names in a directory at a site, as they are typed behind it.
 fn listed(dir: &OsStr) -> Result<Vec<OsString>, Error> {
     let context = context();
     let path = match dir.as_bytes() {

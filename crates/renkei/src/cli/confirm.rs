@@ -1,12 +1,12 @@
-//! Asks before what is easily typed and hard to take back. Where nobody can be asked, `--yes` is the word.
+//! Confirmation of actions that are easily typed and hard to undo. Without a terminal, `--yes` confirms.
 
 use renkei_core::error::{Code, Error};
 use std::io::{self, BufRead, IsTerminal};
 
-/// Shows what speaks against it, and goes on only if it is meant.
+/// Shows the warnings, and continues only if the user confirms.
 ///
 /// # Errors
-/// `NotConfirmed` with all that was shown; nothing was changed then.
+/// `NotConfirmed` with all warnings; nothing was changed then.
 pub(super) fn confirm(yes: bool, op: &str, subject: &str, warnings: &[String]) -> Result<(), Error> {
     if warnings.is_empty() {
         return Ok(());

@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A dialler that shows this user's credential and knows `sites`, if the user's own site does.
+/// A dialler with this user's credential that knows `sites`, if the user's own site does.
 pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
     dialler_of(context, &Credential::user(&context.home()?, context.now())?, sites)
 }
@@ -46,15 +46,15 @@ pub(super) fn dialler_of(
     Ok(dialler.telling(tell()))
 }
 
-/// Says on the terminal what is waited for.
+/// Prints on the terminal what is being waited for.
 pub(super) fn tell() -> Tell {
     Arc::new(|what: &str| eprintln!("renkei: {what}"))
 }
 
-/// Asks our own site for the card of one that it may have come to trust since the login, and keeps it.
+/// Fetches the card of a site that our own site may have come to trust since the login, and stores it.
 ///
 /// # Errors
-/// `SiteUnknown` with the reason why it stays so.
+/// `SiteUnknown` with the reason why it stays unknown.
 pub(super) fn learn(
     home: &Home,
     credential: &Credential,
@@ -84,19 +84,19 @@ pub(super) fn learn(
     Ok(trust)
 }
 
-/// A session with `site`, and the site's revocation list taken over.
+/// A session with `site`; its revocation list is stored.
 pub(super) fn session(context: &Context, site: &SiteName) -> Result<Session, Error> {
     let session = dialler(context, &[site])?.connect(site)?;
     keep_revocations(&context.home()?, &session);
     Ok(session)
 }
 
-/// Where the user of a directory keeps whom to trust.
+/// The home of the user's trust in a directory.
 pub(super) fn user_home(home: &Home) -> Result<Home, Error> {
     home_of_user(home, Credential::user_named(home)?.site())
 }
 
-/// Keeps the newest revocation list the site sent, if it is good.
+/// Stores the newest revocation list that the site sent, if it verifies.
 pub(super) fn keep_revocations(home: &Home, session: &Session) {
     if session.welcome.crl.is_empty() {
         return;
@@ -109,7 +109,7 @@ pub(super) fn keep_revocations(home: &Home, session: &Session) {
     }
 }
 
-/// Takes an argument that must name a place at a site; `/VOLUME/PATH` is one at the user's own.
+/// Parses an argument that must name a place at a site; `/VOLUME/PATH` is one at the user's own.
 pub(super) fn remote(argument: &OsStr, context: &Context) -> Result<EndpointPath, Error> {
     if let Some(path) = namespace_path(argument, context)? {
         return Ok(path);
@@ -121,7 +121,7 @@ pub(super) fn remote(argument: &OsStr, context: &Context) -> Result<EndpointPath
     })
 }
 
-/// Takes an argument that names a place at a site or, with `SITE` alone, the site's root.
+/// Parses an argument that names a place at a site or, with `SITE` alone, the site's root.
 pub(super) fn site_or_place(argument: &OsStr, context: &Context) -> Result<EndpointPath, Error> {
     match argument.to_str().filter(|name| is_label(name)) {
         Some(name) => Ok(EndpointPath { site: SiteName::parse(name)?, place: None, trailing_slash: true }),
@@ -129,7 +129,7 @@ pub(super) fn site_or_place(argument: &OsStr, context: &Context) -> Result<Endpo
     }
 }
 
-/// The arguments, or if there are none the user's site.
+/// The arguments, by default the user's site.
 pub(super) fn own_site_if_none(paths: &[OsString], context: &Context) -> Result<Vec<OsString>, Error> {
     match paths {
         [] => Ok(vec![format!("{}:/", own_site(context)?).into()]),
@@ -142,20 +142,20 @@ pub(super) fn unexpected(reply: &Reply) -> Error {
     violation("reply", format_args!("{reply:?}"))
 }
 
-/// The storage and path of an argument; a site's root is none.
+/// The storage and path of an argument; a site's root has none.
 pub(super) fn place(path: &EndpointPath) -> Result<Place, Error> {
     let none = || Error::new(Code::BadPath, "parse path", path, "name a storage: SITE:/STORAGE/PATH");
     path.place.clone().ok_or_else(none)
 }
 
-/// Takes an argument that names a site: `SITE`, `SITE:` or `SITE:/`.
+/// Parses an argument that names a site: `SITE`, `SITE:` or `SITE:/`.
 pub(super) fn site_argument(argument: &OsStr) -> Result<SiteName, Error> {
     let text = printable(argument.as_bytes());
     let name = text.strip_suffix(":/").or_else(|| text.strip_suffix(':')).unwrap_or(&text);
     SiteName::parse(name)
 }
 
-/// The site of the user's certificate, else of that of the mounts here, else that of the PoP here.
+/// The site of the user's certificate, else of the mount credential here, else of the PoP here.
 pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
     let home = context.home()?;
     match Credential::user(&home, context.now()).or_else(|_| Credential::for_mount(&home, context.now())) {
@@ -164,7 +164,7 @@ pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
     }
 }
 
-/// A place as it is written in an argument; its bytes are kept.
+/// A place in the form of an argument; its bytes are preserved.
 pub(super) fn written(path: &EndpointPath, slash: &str) -> OsString {
     let mut bytes = format!("{}:/", path.site).into_bytes();
     if let Some(place) = &path.place {

@@ -42,14 +42,14 @@ pub struct Args {
 #[derive(Serialize)]
 struct Link {
     url: String,
-    /// SHA-256 of the certificate that the browser is shown.
+    /// SHA-256 of the certificate that the browser gets.
     fingerprint: String,
-    /// Why the browser will warn, as far as that can be told from here; none if it will not.
+    /// The reason why the browser will warn, as far as it can be told from here; none if it will not.
     warning: Option<String>,
-    /// The host for which a certificate is needed so that it does not.
+    /// The host for which a certificate would prevent the warning.
     #[serde(skip)]
     host: String,
-    /// Whether the reader can set one.
+    /// Whether the reader can configure one.
     #[serde(skip)]
     is_administrator: bool,
 }
@@ -77,7 +77,7 @@ fn of_administrator(config: &Config, context: &Context) -> Result<Link, Error> {
     Ok(Link { is_administrator: true, ..Link::new(&endpoint, secret, seen, &credential.chain) })
 }
 
-/// The first endpoint at which a browser does not warn, also under a name that the web certificate has; else the first.
+/// The first endpoint without a browser warning, also under a name of the web certificate; else the first.
 fn endpoint_for_browsers(config: &Config) -> (String, Option<SeenCertificate>) {
     let mut endpoints = config.announced_endpoints();
     let port = endpoints.first().and_then(|first| first.rsplit_once(':')).map(|(_, port)| port.to_owned());
@@ -95,7 +95,7 @@ fn endpoint_for_browsers(config: &Config) -> (String, Option<SeenCertificate>) {
     if seen.is_empty() { (String::new(), None) } else { seen.swap_remove(best) }
 }
 
-/// Where a PoP of this machine is reached that listens there.
+/// The local address of a PoP with this listen address.
 fn reached_at(listen: &SocketAddr) -> SocketAddr {
     let own: IpAddr = if listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     SocketAddr::new(if listen.ip().is_unspecified() { own } else { listen.ip() }, listen.port())
@@ -133,7 +133,7 @@ fn endpoint(session: &Session, context: &Context) -> Result<(String, SocketAddr)
 }
 
 impl Link {
-    /// A link, with what a browser will be shown; if that could not be asked for, the certificate that renkei was shown.
+    /// A link, with the certificate that a browser gets; if that could not be fetched, the one of the session.
     fn new(endpoint: &str, secret: &str, seen: Option<SeenCertificate>, own: &[CertificateDer<'_>]) -> Self {
         let leaf = seen.as_ref().map_or(own.first(), |seen| seen.chain.first());
         let fingerprint = leaf.map(|leaf| hex(&Sha256::digest(leaf), ":")).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Report for Link {
 }
 
 impl Link {
-    /// How to get past the browser's warning, and how to be rid of it.
+    /// Explains how to pass the browser's warning, and how to prevent it.
     fn explain(&self, warning: &str) {
         let Link { fingerprint, host, .. } = self;
         eprintln!("The browser will warn about the certificate: {warning}.");

@@ -1,8 +1,8 @@
-//! From the arguments of `cp` and `sync` to what becomes what.
+//! From the arguments of `cp` and `sync` to the layout of the copy.
 //!
-//! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes*
-//! a destination that does not exist. A trailing slash on a source means what is in it; on the destination, that
-//! it is a directory, made if it is missing.
+//! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes* a
+//! destination that does not exist. A trailing slash on a source means its contents; on the destination, that it is a
+//! directory, created if it is missing.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(super) enum Spec {
     /// A path of this machine.
     Local {
-        /// As typed.
+        /// The path as typed.
         path: PathBuf,
         /// Whether it ends in `/` or `/.`, or is `.`.
         slash: bool,
@@ -26,7 +26,7 @@ pub(super) enum Spec {
 }
 
 impl Spec {
-    /// Takes an argument; `endpoint` knows which are places at sites.
+    /// Parses an argument; `endpoint` recognises places at sites.
     pub(super) fn parse_as(
         argument: &OsStr,
         endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
@@ -43,7 +43,7 @@ impl Spec {
         Ok(Spec::Local { path: argument.into(), slash })
     }
 
-    /// Whether it means what is in the directory, or must be one.
+    /// Whether it means the contents of the directory, or must be one.
     pub(super) fn has_slash(&self) -> bool {
         match self {
             Spec::Local { slash, .. } => *slash,
@@ -51,7 +51,7 @@ impl Spec {
         }
     }
 
-    /// The name a source goes by in a destination directory.
+    /// The name of a source in a destination directory.
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         match self {
             Spec::Local { path, .. } => path.file_name().map(|name| name.as_bytes().to_vec()),
@@ -59,7 +59,7 @@ impl Spec {
         }
     }
 
-    /// As it is shown.
+    /// The form for messages.
     pub(super) fn shown(&self) -> String {
         match self {
             Spec::Local { path, .. } => printable(path.as_os_str().as_bytes()),
@@ -67,7 +67,7 @@ impl Spec {
         }
     }
 
-    /// What identifies it for a job's key.
+    /// The form that enters the job's key.
     pub(super) fn identity(&self) -> String {
         match self {
             Spec::Local { path, slash } => {
@@ -79,7 +79,7 @@ impl Spec {
     }
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From here to a site.
@@ -108,7 +108,7 @@ impl Direction {
     }
 }
 
-/// Finds the direction.
+/// Determines the direction.
 pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
     let mut sites = sources.iter().map(|source| match source {
         Spec::Local { .. } => None,
@@ -136,19 +136,19 @@ pub(super) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
     }
 }
 
-/// Where the sources go: into the destination, or one becomes it.
+/// The layout of a copy: the sources go into the destination, or one becomes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// The destination is the base, made first if `make`; else its parent is.
+    /// The base is the destination, created first if `make`; else its parent.
     pub(super) into: bool,
-    /// The destination directory must be made.
+    /// The destination directory must be created.
     pub(super) make: bool,
-    /// What each source becomes below the base.
+    /// The name of each source below the base.
     pub(super) targets: Vec<RelPath>,
 }
 
 impl Layout {
-    /// A dry run makes nothing: a missing destination of this name is looked at from the directory it would be in.
+    /// The layout for a dry run, which creates nothing: a missing destination is looked at from its parent directory.
     pub(super) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
         let name = RelPath::parse(name)?;
         let targets = self.targets.iter().map(|target| name.join(target)).collect::<Result<_, _>>()?;
@@ -184,9 +184,9 @@ pub(super) fn lay_out(
     Ok(Layout { into, make: into && found == Found::Nothing, targets })
 }
 
-/// Refuses a copy of something to itself, of a directory into itself, and what would remove its own source.
+/// Refuses a copy of an entry onto itself, of a directory into itself, and one that would remove its own source.
 ///
-/// `base` is where the targets are; both are at the same site.
+/// `base` has the targets; both are at the same site.
 pub(super) fn refuse_overlap(
     sources: &[Spec],
     base: &Place,

@@ -1,4 +1,4 @@
-//! `--detach`: hands a copy over to the queue of the user's own PoP, and leaves.
+//! `--detach`: submits a copy to the queue of the user's own PoP, and returns.
 
 use super::asker::Asker;
 use super::connect::own_site;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// How often a hand-over is tried when the connection is lost; the id makes it one.
+/// Attempts of a submission over lost connections; the id makes it idempotent.
 const TRIES: u32 = 3;
 
 /// What `--verify` compares.
@@ -68,17 +68,17 @@ struct Queued {
 }
 
 impl Detach {
-    /// Whether the copy shall be handed over.
+    /// Whether the copy is to be submitted.
     pub(super) fn is_wanted(&self) -> bool {
         self.detach
     }
 
-    /// The id that was chosen.
+    /// The given id.
     pub(super) fn id(&self) -> Option<TransferId> {
         self.id
     }
 
-    /// Whether to wait for room in the buffer.
+    /// Whether to wait for space in the buffer.
     pub(super) fn waits(&self) -> bool {
         !self.no_wait
     }
@@ -111,7 +111,7 @@ impl Detach {
     }
 }
 
-/// Hands a copy over and prints its id.
+/// Submits a copy and prints its id.
 pub(super) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
     if let Direction::Up(_) = run.direction {
         return upload::hand_over(run, detach, context);
@@ -121,7 +121,7 @@ pub(super) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context) -> Res
     hand_in(&mut asker, &Submission { terms, ..run.submission()? }, context)
 }
 
-/// Hands a transfer in and prints its id.
+/// Submits a transfer and prints its id.
 pub(super) fn hand_in(
     asker: &mut Asker<'_>,
     submission: &Submission,
@@ -150,7 +150,7 @@ fn parse_whole_id(text: &str) -> Result<TransferId, String> {
     parse_id(text).ok_or_else(|| "write 32 hexadecimal digits".into())
 }
 
-/// A copy that cannot be handed over.
+/// The error of a copy that cannot be submitted.
 pub(super) fn not_to_here(shown: impl std::fmt::Display) -> Error {
     let cause = "it is a path of this machine, which may not be reachable when the copy runs";
     Error::new(Code::NotQueueable, "queue", shown, cause)

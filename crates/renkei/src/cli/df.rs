@@ -1,4 +1,4 @@
-//! `renkei df`: the room in the storages of sites.
+//! `renkei df`: the space in the storages of sites.
 
 use super::Context;
 use super::connect::{own_site_if_none, place, site_or_place, unexpected};
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         for path in places(many, &path)? {
             match space(many, &path) {
                 Ok(space) => storages.push(row(&path, &space)),
-                // One storage that is not mounted does not hide the others.
+                // One unmounted storage does not hide the others.
                 Err(error) => many.fail(path.to_string(), &error),
             }
         }
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(many.status())
 }
 
-/// The room where a path is; a file is in its directory.
+/// The space where a path is; for a file, that of its directory.
 fn space(many: &mut Many<'_>, path: &EndpointPath) -> Result<Space, Error> {
     let place = place(path)?;
     let parent = place.path.parent().filter(|_| !path.trailing_slash);

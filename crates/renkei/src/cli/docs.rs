@@ -1,4 +1,4 @@
-//! `renkei docs`: prints what is generated from the code: pages, man pages, completions.
+//! `renkei docs`: prints generated documentation: pages, man pages, completions.
 
 use super::completion::{self, Shell};
 use super::output::print;
@@ -97,7 +97,7 @@ fn errors() -> String {
     out
 }
 
-/// What stands before the verbs in docs/cli.md.
+/// The head of docs/cli.md, before the verbs.
 const CLI_HEAD: &str = "\
 This page is printed by `renkei docs cli`. Global options go before or after the verb. `--json` prints one object
 instead of text (docs/json.md). Answers go to standard output, notices, progress and errors to standard error.
@@ -129,7 +129,7 @@ same, else 23. With one path the verb fails as that path fails.
 ## Exit statuses
 ";
 
-/// How people use it; each line is tested to be understood.
+/// Examples; a test parses each line.
 const CLI_EXAMPLES: &str = "\
 ## Examples
 ```
@@ -152,7 +152,7 @@ renkei doctor kek
 ```
 ";
 
-/// What each exit status but 0 means.
+/// The meaning of each exit status other than 0.
 pub(super) const EXIT_STATUSES: [(Kind, &str); 13] = [
     (Kind::Internal, "an I/O error or a defect"),
     (Kind::Invalid, "the command or the request makes no sense"),

@@ -30,7 +30,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// Journals older than this were given up; the PoP removes them at its next round.
+/// Journals older than this are abandoned; the PoP removes them at its next round.
 const ABANDONED_AFTER: Duration = crate::site::cleanup::ABANDONED_AFTER;
 
 /// Check this PoP and machine, or with SITE each step of the way to that site
@@ -67,7 +67,7 @@ fn check_here(context: &Context, checks: &mut Checks) -> Result<(), Error> {
     Ok(())
 }
 
-/// A configuration that cannot be used, also where a PoP runs with what it read before.
+/// Reports an invalid configuration, also where a PoP runs with an earlier one.
 fn check_unusable(home: &Home, error: &Error, checks: &mut Checks) {
     let running = Running::ask(home);
     if !running.tells_of("configuration", "") {
@@ -107,7 +107,7 @@ fn check_host_certificate(home: &Home, now: SystemTime, checks: &mut Checks) {
     let facts = Credential::host(home, now).and_then(|credential| credential.facts());
     let end = match facts {
         Ok(facts) => facts.not_after,
-        // The key is readable by the account of the PoP alone.
+        // Only the account of the PoP can read the key.
         Err(error) if error.code == Code::PermissionDenied => {
             return checks.warn("host certificate", error.to_string(), "run this as the PoP's account");
         }
@@ -143,13 +143,13 @@ fn check_authority_key(home: &Home, checks: &mut Checks) {
     }
 }
 
-/// The storages as the PoP serves them; none while it does not run, or where somebody else asks.
+/// The storages as the PoP serves them; none while it does not run, or without permission to ask.
 fn served(home: &Home) -> Vec<Served> {
     let told = socket::request(&home.socket(), &json!({"op": "storages"}));
     told.ok().and_then(|told| serde_json::from_value(told).ok()).unwrap_or_default()
 }
 
-/// The room in a storage, as a PoP that is started now would find it.
+/// The space in a storage, as a PoP that is started now would find it.
 fn room_at(home: &Home, name: &str, storage: &Storage) -> Result<Space, Error> {
     let space = storage_identity::check(home, name, storage)?.space(&RelPath::root())?;
     Ok(Space {
@@ -184,7 +184,7 @@ fn check_storage(name: &str, storage: &Storage, room: Result<Space, Error>, chec
     }
 }
 
-/// Whether the buffer can have the room that it is said to have.
+/// Checks that the buffer's file system has the configured space.
 fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
     let (buffer, what) = (&config.buffer, "buffer");
     let folder = buffer.folder(home);
@@ -192,7 +192,7 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
         return checks
             .ok(what, "none: `cp --detach` takes no files of users' own machines (`buffer.size_mib`)");
     }
-    // The PoP's account may be another one than that of who asks.
+    // The PoP's account may differ from the caller's.
     let pop = home.state_dir().metadata().map(|state| state.uid()).into_iter().chain([geteuid().as_raw()]);
     if let Err(error) = refuse_exposed(&folder, &pop.collect::<Vec<_>>()) {
         return checks.error(what, &error);
@@ -221,7 +221,7 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
     }
 }
 
-/// Whether the storage can be written as it is meant to: by its account, else by this process.
+/// Checks that the storage is writable as configured: by its account, else by this process.
 fn check_writable(storage: &Storage) -> Result<(), (String, String)> {
     let path = storage.path.clone();
     if storage.read_only {
@@ -242,7 +242,7 @@ fn check_writable(storage: &Storage) -> Result<(), (String, String)> {
     }
 }
 
-/// Whether this thread's account may make names in a directory.
+/// Whether this thread's account may create names in a directory.
 fn may_write(path: &Path) -> bool {
     use rustix::fs::{Access, AtFlags, CWD};
     rustix::fs::accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
@@ -291,13 +291,13 @@ fn check_journals(home: &Home, now: SystemTime, checks: &mut Checks) {
     }
 }
 
-/// The user's own certificate.
+/// Checks the user's own certificate.
 pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -> Option<Credential> {
     let credential = match Credential::user(home, context.now()) {
         Ok(credential) => credential,
         Err(error) if error.code == Code::NotLoggedIn => {
             let found = "no user is logged in here";
-            // A PoP needs nobody to be.
+            // With a PoP here, a login is optional.
             match Config::load(home).is_ok_and(|config| config.site.is_some()) {
                 true => checks.advise("login", found, "`renkei login` for transfers of your own"),
                 false => checks.warn("login", found, remedy(&error)),

@@ -1,5 +1,5 @@
-//! Whether another account could change what a PoP reads when it is asked who may do what: its configuration, the mapping, the
-//! cards of trusted sites and the volumes. Keys are checked where they are read.
+//! Checks whether another account could change the files by which a PoP authorises: its configuration, the mapping,
+//! the cards of trusted sites and the volumes. Keys are checked where they are read.
 
 use super::check::Checks;
 use crate::home::Home;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) fn check(home: &Home, checks: &mut Checks) {
     let what = "configuration files";
-    // Whoever asks may be another account than the PoP's.
+    // The caller may be another account than the PoP's.
     let pop = home.state_dir().metadata().map_or_else(|_| geteuid().as_raw(), |state| state.uid());
     let found = read_by_pop(home).into_iter().filter_map(|path| exposed(&path, &[pop]));
     let found: BTreeMap<PathBuf, ExposedBy> = found.map(|Exposed { path, how }| (path, how)).collect();
@@ -27,7 +27,7 @@ pub(super) fn check(home: &Home, checks: &mut Checks) {
     }
 }
 
-/// The files and directories that say who may do what, and what it is done with.
+/// The files and directories by which the PoP authorises, and its programs.
 fn read_by_pop(home: &Home) -> Vec<PathBuf> {
     let (trust, volumes) = (home.trust_dir(), home.volumes_dir());
     let inside =
@@ -45,7 +45,7 @@ fn remedy(home: &Home, path: &Path, how: ExposedBy, pop: &str) -> String {
     let shown = quoted(&path.to_string_lossy());
     let look = "look through what the PoP reads there, then";
     match how {
-        // A directory of others, in which this one lies, is not the PoP's to change.
+        // A parent directory of another owner is not the PoP's to change.
         _ if !path.starts_with(home.config_dir()) => {
             format!(
                 "move what the PoP reads to a place below directories that only {} may write",
@@ -108,7 +108,7 @@ mod tests {
             }
         };
         with_modes(&files(&home), [0o666, 0o646], 0o644);
-        // Cards may be added where the sticky bit is.
+        // With the sticky bit, other users may still add cards.
         with_modes(&dirs, [0o777, 0o1777], 0o755);
         assert!(told(&home).contains(r#""fail":0"#), "{}", told(&home));
     }
@@ -138,7 +138,7 @@ mod tests {
             assert!(told.contains(&format!("`chown root {shown}`")), "{told}");
             chown(&path, Some(0), None).unwrap();
         }
-        // A group of others.
+        // A group of other users.
         chown(home.map_file(), None, Some(65_534)).unwrap();
         set_permissions(home.map_file(), Permissions::from_mode(0o664)).unwrap();
         assert!(told(&home).contains("(mode 664)"), "{}", told(&home));

@@ -1,4 +1,4 @@
-//! `renkei doctor`: what the PoP that runs says of itself.
+//! `renkei doctor`: what a running PoP reports about itself.
 
 use super::check::Checks;
 use super::quantity::{counted, span};
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
 
-/// How long our own port may take to answer.
+/// Timeout for the own port to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a PoP that runs answered, or why it does not.
+/// The reply of a running PoP, or the error why there is none.
 pub(super) struct Running {
     status: Result<Value, Error>,
     conditions: Vec<Condition>,
@@ -34,12 +34,12 @@ impl Running {
         Running { status, conditions: serde_json::from_value(told).unwrap_or_default() }
     }
 
-    /// Whether the PoP itself tells of a thing, so that nothing more need be said.
+    /// Whether the PoP itself reports a condition of this kind, so that no further check is needed.
     pub(super) fn tells_of(&self, what: &str, name: &str) -> bool {
         self.conditions.iter().any(|one| one.what == what && one.name == name)
     }
 
-    /// Whether there is one, what it says of itself, and its ports.
+    /// Checks that it runs, its conditions, and its ports.
     pub(super) fn check(&self, home: &Home, config: &Config, checks: &mut Checks) {
         match &self.status {
             Ok(status) => {
@@ -62,12 +62,12 @@ impl Running {
         }
     }
 
-    /// What the PoP says is not as it should be.
+    /// Reports the conditions of the PoP.
     pub(super) fn check_told(&self, checks: &mut Checks) {
         self.conditions.iter().for_each(|condition| checks.condition(condition));
     }
 
-    /// The lines over which this PoP is reached, other than those it told of.
+    /// Checks the lines of this PoP, other than those in its conditions.
     fn check_lines(&self, status: &Value, config: &Config, checks: &mut Checks) {
         let lines: Vec<LineStatus> = serde_json::from_value(status["lines"].clone()).unwrap_or_default();
         for hub in config.reverse.iter().filter(|hub| !self.tells_of("line", hub.as_str())) {
@@ -79,7 +79,7 @@ impl Running {
         }
     }
 
-    /// The agents that serve storages, other than those it told of.
+    /// Checks the agents of storages, other than those in its conditions.
     fn check_agents(&self, status: &Value, checks: &mut Checks) {
         let agents: Vec<AgentStatus> = serde_json::from_value(status["agents"].clone()).unwrap_or_default();
         for AgentStatus { storage, account, up_s } in agents {
@@ -94,7 +94,7 @@ impl Running {
 }
 
 impl Running {
-    /// Certificates of the authorities of this site and of its partners, other than those it told of.
+    /// Checks the authority certificates of this site and of its partners, other than those in its conditions.
     pub(super) fn check_authorities(&self, home: &Home, now: SystemTime, checks: &mut Checks) {
         let trust = match Trust::load(home) {
             Ok(trust) => trust,
@@ -116,7 +116,7 @@ impl Running {
         }
     }
 
-    /// The volumes, other than those it told of.
+    /// Checks the volumes, other than those in its conditions.
     pub(super) fn check_volumes(&self, home: &Home, checks: &mut Checks) {
         let volumes = match volume_config::load(home) {
             Ok(volumes) => volumes,
@@ -137,7 +137,7 @@ impl Running {
         }
     }
 
-    /// The rules of drop folders, other than those it told of.
+    /// Checks the rules of drop folders, other than those in its conditions.
     pub(super) fn check_rules(&self, config: &Config, checks: &mut Checks) {
         for (name, rule) in config.rule.iter().filter(|(name, _)| !self.tells_of("rule", name)) {
             let what = format!("rule {name}");
@@ -149,7 +149,7 @@ impl Running {
     }
 }
 
-/// The address that reaches a listener of this machine on all addresses.
+/// A connectable address of a listener on all addresses.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -71,7 +71,7 @@ pub(super) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> 
     Ok(())
 }
 
-/// A site that cannot be dialled: which PoPs lead to it, and whether one does now.
+/// Checks a site that cannot be dialled: the PoPs that relay to it, and whether one does now.
 fn check_circuit(
     site: &SiteName,
     via: &[SiteName],
@@ -131,7 +131,7 @@ fn check_port(address: SocketAddr, checks: &mut Checks) -> Result<(), Error> {
     Ok(())
 }
 
-/// TLS, certificate, greeting.
+/// Checks TLS, certificate and greeting.
 fn check_address(
     site: &SiteName,
     address: SocketAddr,
@@ -177,7 +177,7 @@ fn check_end(what: &str, facts: &Facts, checks: &mut Checks) {
     }
 }
 
-/// The site's clock was read between `asked` and now.
+/// Checks the clock skew; the site's clock was read between `asked` and now.
 fn check_skew(what: &str, asked: SystemTime, theirs_ms: u64, checks: &mut Checks) {
     let (before, after) = (unix_ms(asked), unix_ms(SystemTime::now()));
     let skew = match theirs_ms {
@@ -238,7 +238,7 @@ fn check_storage(
     Ok(())
 }
 
-/// The round trip, and what our buffers make of it.
+/// Checks the round trip, and the local TCP buffers for it.
 fn check_path(session: &Session, checks: &mut Checks) {
     let rtt = rtt(session.control.sender().socket());
     checks.ok("round trip", milliseconds(rtt));

@@ -1,4 +1,4 @@
-//! The report of `mkdir`, `rm` and `mv`: what was done, silent as text unless `-v` is given.
+//! The report of `mkdir`, `rm` and `mv`: the paths that were processed, silent as text unless `-v` is given.
 
 use super::Context;
 use super::many::Many;
@@ -7,7 +7,7 @@ use renkei_core::error::Error;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// What was done to each path that did not fail.
+/// The paths that did not fail.
 #[derive(Serialize)]
 struct Done {
     done: Vec<String>,
@@ -18,7 +18,7 @@ struct Done {
     shown: bool,
 }
 
-/// Prints the report and gives the exit status; `word` is what was done, as `removed`.
+/// Prints the report and returns the exit status; `word` is the action, as `removed`.
 pub(super) fn done(
     word: &'static str,
     done: Vec<String>,

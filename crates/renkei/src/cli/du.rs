@@ -1,4 +1,4 @@
-//! `renkei du`: what trees at sites take.
+//! `renkei du`: the space used by trees at sites.
 
 use super::Context;
 use super::connect::{place, site_or_place, unexpected};

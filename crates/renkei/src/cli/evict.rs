@@ -1,4 +1,4 @@
-//! `renkei evict`: gives up replicas.
+//! `renkei evict`: evicts replicas.
 
 use super::Context;
 use super::replicate::{Which, each};

@@ -1,8 +1,8 @@
-//! `--files-from`: the names below one source that a copy is about, one a line, as in rsync.
+//! `--files-from`: the names below one source that are copied, one a line, as in rsync.
 //!
-//! Empty lines and those that begin with # or ; are passed over, and patterns are names like others.
-//! The directories that lead to a name are copied, without what else is in them. A directory that is listed comes with all in
-//! it if `-r` is given.
+//! Empty lines and those that begin with # or ; are skipped, and patterns are not expanded. The parent directories of
+//! a name are copied, without their other entries. A listed directory is copied with all its content if `-r` is
+//! given.
 
 use crate::home::file_error;
 use renkei_core::error::{Code, Error};
@@ -14,9 +14,9 @@ use std::path::Path;
 /// A name below the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// Below the source.
+    /// The path below the source.
     pub(super) path: RelPath,
-    /// A directory without what is in it.
+    /// A directory without its content.
     pub(super) alone: bool,
 }
 
@@ -54,7 +54,7 @@ fn parse(text: &[u8], recursive: bool) -> Result<Vec<Listed>, Error> {
     without_what_comes_anyway(&listed)
 }
 
-/// What is below a directory that comes whole comes with it.
+/// Drops names below a directory that is copied completely.
 fn without_what_comes_anyway(listed: &BTreeMap<Vec<u8>, bool>) -> Result<Vec<Listed>, Error> {
     let comes_anyway = |path: &[u8]| {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');

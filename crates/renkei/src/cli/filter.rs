@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Name, whether what fits is in, whether the value is a file of patterns, help.
+/// Name, whether matches are included, whether the value is a file of patterns, help.
 const OPTIONS: [(&str, bool, bool, &str); 4] = [
     (
         "exclude",
@@ -51,7 +51,7 @@ impl FilterArgs {
         self.given.is_empty()
     }
 
-    /// The rules in their order.
+    /// The rules in order.
     ///
     /// # Errors
     /// A file that cannot be read; rules that are too long.

@@ -89,12 +89,12 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     number.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(*factor)
 }
 
-/// Tests as find(1) writes them, with one dash.
+/// Tests that find(1) writes with one dash.
 const SHORT_TESTS: [&str; 3] = ["-name", "-type", "-size"];
 
-/// The words of the command line, of `renkei find` with the tests of find(1) as this verb has them.
+/// Translates the single-dash tests of find(1) in a `renkei find` command line to this verb's options.
 pub(super) fn translated(mut words: Vec<OsString>) -> Vec<OsString> {
-    // `--dir` alone of the global options has a value that is a word of its own.
+    // Of the global options only `--dir` has a value that is a word of its own.
     let mut before = words.iter().skip(1);
     let verb = loop {
         match before.next() {
@@ -114,7 +114,7 @@ pub(super) fn translated(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// What must hold.
+/// The tests that an entry must pass.
 struct Tests {
     name: Option<CString>,
     kind: Option<KindName>,
@@ -155,7 +155,7 @@ impl Tests {
     }
 }
 
-/// Whether a name fits a pattern of the shell.
+/// Whether a name matches a shell pattern.
 fn matches(pattern: &std::ffi::CStr, name: &[u8]) -> bool {
     let Ok(name) = CString::new(name) else { return false };
     // SAFETY: both are C strings that outlive the call.
@@ -168,12 +168,12 @@ struct Listing {
     failures: Vec<serde_json::Value>,
 }
 
-/// Where names go: lines at once, or a list for JSON.
+/// The output: lines at once, or a list for JSON.
 struct Sink {
     json: bool,
     tests: Tests,
     found: Vec<Row>,
-    /// Whether places of the own site are shown as they are written there.
+    /// Whether places of the own site are shown in short form.
     short: bool,
 }
 
@@ -215,7 +215,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(many.status())
 }
 
-/// Goes through a place and all below it; what fails below does not end it.
+/// Walks a place and all below it; a failure below does not end it.
 fn find(many: &mut Many<'_>, top: &EndpointPath, sink: &mut Sink) -> Result<(), Error> {
     let request = if top.trailing_slash { Request::StatDir } else { Request::Stat };
     let entry = match many.ask(&top.site, request(top.place.clone()))? {
@@ -237,7 +237,7 @@ fn find(many: &mut Many<'_>, top: &EndpointPath, sink: &mut Sink) -> Result<(), 
     Ok(())
 }
 
-/// Goes through one directory; gives the directories in it, last first.
+/// Lists one directory; returns its subdirectories, last first.
 fn list(many: &mut Many<'_>, dir: &EndpointPath, sink: &mut Sink) -> Result<Vec<EndpointPath>, Error> {
     let mut entries = Vec::new();
     let session = many.session(&dir.site)?;

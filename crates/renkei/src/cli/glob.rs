@@ -1,9 +1,9 @@
 //! Patterns in places at sites: `kek:/data/*.h5`, quoted so that the shell leaves them alone.
 //!
-//! `*`, `?` and `[...]` are expanded as a shell at the site would: within one name, names with a dot in front only by a pattern
-//! that begins with a dot, sorted by their bytes. A name that exists as it is written is that name. A pattern without a
-//! match stays as it is, and is reported as a name that does not exist. Destinations and lists of names (`--files-from`)
-//! are not expanded; neither does rsync.
+//! `*`, `?` and `[...]` are expanded as a shell at the site would: within one name, hidden names only by a pattern
+//! that begins with a dot, sorted by their bytes. A literal match takes precedence. A pattern without a match stays
+//! as it is, and is reported as a name that does not exist. Destinations and lists of names (`--files-from`) are not
+//! expanded, as in rsync.
 
 use super::Context;
 use super::connect::{unexpected, written};
@@ -17,13 +17,13 @@ use renkei_core::wire::message::{Reply, Request};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// Most names that one command line may become.
+/// Maximum of names after expansion of one command line.
 const MAX_NAMES: usize = 100_000;
 
-/// The arguments with each pattern replaced by the names that match it.
+/// The arguments with each pattern replaced by the matching names.
 ///
 /// # Errors
-/// Why a site could not be asked; `TooManyEntries`.
+/// Errors of asking a site; `TooManyEntries`.
 pub(super) fn expanded(arguments: &[OsString], context: &Context) -> Result<Vec<OsString>, Error> {
     if !arguments.iter().any(|argument| is_pattern(argument.as_bytes())) {
         return Ok(arguments.to_vec());
@@ -48,7 +48,7 @@ fn pattern(argument: &OsStr, namespace: &mut Namespace<'_>) -> Option<(EndpointP
     if !is_pattern(argument.as_bytes()) {
         return None;
     }
-    // What is wrong with an argument is told by the verb.
+    // The verb reports errors of an argument.
     let path = namespace.endpoint(argument).ok().flatten()?;
     let place = path.place.clone().filter(|place| is_pattern(place.path.as_bytes()))?;
     Some((path, place))
@@ -81,7 +81,7 @@ fn matches(
     let mut all = Vec::new();
     for name in found {
         let at = Place { path: name, ..place.clone() };
-        // What follows the last pattern need not be there.
+        // Components after the last pattern need not exist.
         if is_pattern(place.path.name().unwrap_or_default()) || is_there(many, path, &at)? {
             let slash = if path.trailing_slash { "/" } else { "" };
             all.push(written(&EndpointPath { place: Some(at), ..path.clone() }, slash));
@@ -106,7 +106,7 @@ fn is_absent(error: &Error) -> bool {
     matches!(error.code, Code::PathNotFound | Code::NotADirectory | Code::PermissionDenied)
 }
 
-/// The names in a directory that a component matches, with the directory in front.
+/// The names in a directory that match a component, with the directory in front.
 fn matching(
     many: &mut Many<'_>,
     path: &EndpointPath,

@@ -60,7 +60,7 @@ struct Made {
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let site = SiteName::parse(&args.site)?;
-    // What is wrong with it shows before anything is made.
+    // Errors of the arguments show before anything is made.
     let invitation =
         args.reverse.as_deref().map(|text| join::line(text)?.parse::<Invitation>()).transpose()?;
     let storages =
@@ -95,14 +95,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The PoP is there, and the line to its hub is not.
+/// The error if the PoP is made, but not the line to its hub.
 fn half(error: Error, site: &SiteName) -> Error {
     let cause = format!("{}; the PoP of {site} is made: run the same command again", error.cause);
     Error { cause, ..error }.at("client")
 }
 
-/// Makes everything; the configuration comes last, because its presence says that there is a PoP. What a command that was
-/// killed left is taken up. Whether anything was to be made.
+/// Makes everything; the configuration comes last, because its presence marks a PoP. An interrupted `init` is
+/// completed. Returns whether there was anything to make.
 fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<bool, Error> {
     let path = home.config_file();
     if path.exists() {
@@ -123,11 +123,11 @@ fn make(home: &Home, site: &SiteName, args: &Args, context: &Context) -> Result<
     Ok(true)
 }
 
-/// The site's authority: a new one, or that of an `init` of the same site that did not come to its end.
+/// The site's authority: a new one, or that of an interrupted `init` of the same site.
 fn authority(home: &Home, site: &SiteName, context: &Context) -> Result<Authority, Error> {
     match (home.ca_key().exists(), home.ca_cert().exists()) {
         (true, true) => return Authority::load_of(home, site),
-        // Without its certificate nobody has ever seen it.
+        // A key without its certificate was never used.
         (true, false) => {
             let path = home.ca_key();
             std::fs::remove_file(&path).map_err(|error| file_error("remove", &path, &error))?;
@@ -139,7 +139,7 @@ fn authority(home: &Home, site: &SiteName, context: &Context) -> Result<Authorit
     Ok(authority)
 }
 
-/// Whether the PoP that is there is the one that is asked for.
+/// Checks that the existing PoP is the requested one.
 fn check_same(home: &Home, site: &SiteName, args: &Args) -> Result<(), Error> {
     let config = Config::load(home)?;
     let other =
@@ -158,7 +158,7 @@ fn check_same(home: &Home, site: &SiteName, args: &Args) -> Result<(), Error> {
 }
 
 impl Made {
-    /// The login of a user whose own directory is another one than the PoP's.
+    /// The login command of a user whose own directory is not the PoP's.
     fn login(&self) -> String {
         if self.option.is_empty() {
             "renkei login".into()

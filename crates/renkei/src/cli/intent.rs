@@ -1,9 +1,9 @@
-//! Remembers that an unfinished copy's source becomes its destination.
+//! The marker of an unfinished copy whose source becomes its destination.
 //!
-//! `cp -r run7 kek:/data/new` makes `new`. When the copy is tried again, by itself or by the same command after a
-//! crash, `new` is there, and a source would go *into* it. A marker beside the journals, named by the job, says
-//! that this directory is the copy's own. It goes when the copy is done, or with the abandoned journals: it is locked
-//! as long as the copy runs, which tells a clean-up that it is in use.
+//! `cp -r run7 kek:/data/new` creates `new`. When the copy is retried, automatically or by the same command after a
+//! crash, `new` exists, and a source would go *into* it. A marker beside the journals, named by the job, tells that
+//! this directory is the copy's own. It is removed when the copy is done, or with the abandoned journals: it is
+//! locked while the copy runs, so that a clean-up leaves it alone.
 
 use super::copy_plan::Found;
 use renkei_core::error::{Code, Error};
@@ -20,26 +20,26 @@ impl Intent {
         Intent(folder.join(format!("{job:016x}.becomes")))
     }
 
-    /// What the destination is for this job, given what it is now.
+    /// The effective kind of the destination for this job, given the current one.
     pub(super) fn found(&self, now: Found) -> Found {
         if now == Found::Dir && self.0.exists() { Found::Nothing } else { now }
     }
 
-    /// Keeps the marker if the source becomes the destination, before anything is made there; it is in use as long
-    /// as the file lives.
+    /// Creates the marker if the source becomes the destination, before anything is created there; it is locked while
+    /// the file is open.
     pub(super) fn keep(&self, becomes: bool) -> Result<Option<File>, Error> {
         if !becomes {
             return Ok(None);
         }
         let folder = self.0.parent().unwrap_or(Path::new("."));
         let kept = std::fs::create_dir_all(folder).and_then(|()| File::create(&self.0));
-        // Another run of the same copy has the same marker; where there are no locks it is kept all the same.
+        // Another run of the same copy has the same marker; a file system without locks is tolerated.
         let kept = kept.inspect(|file| drop(file.try_lock_shared()));
         kept.map(Some)
             .map_err(|error| Error::new(Code::JournalBroken, "keep", self.0.display(), error).at("client"))
     }
 
-    /// Nothing is left to be tried again.
+    /// Removes the marker: no retry will come.
     pub(super) fn forget(&self) {
         let _ = remove_file(&self.0);
     }

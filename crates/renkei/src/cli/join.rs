@@ -1,4 +1,4 @@
-//! `renkei join`: takes up another site's invitation.
+//! `renkei join`: accepts another site's invitation.
 
 use super::Context;
 use super::output::Report;
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The line as it was given. Arguments can be seen by all users of a machine; standard input cannot.
+/// The invitation line. Arguments are visible to all users of a machine; standard input is not.
 pub(super) fn line(argument: &str) -> Result<String, Error> {
     if argument != "-" {
         return Ok(argument.into());

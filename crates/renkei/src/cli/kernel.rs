@@ -1,31 +1,33 @@
-//! What the kernel of this machine allows a fast, long connection.
+//! Limits of this machine's kernel on a fast connection with a long RTT.
 //!
-//! A stream that waits for its acknowledgements a round trip long moves at most one window in that time; the window
-//! is what the kernel leaves of the socket buffer (`tcp_adv_win_scale`, half of it by default).
+//! A stream moves at most one window per RTT; the window is the part of the socket buffer that the kernel leaves for
+//! data (`tcp_adv_win_scale`, half of it by default).
 
 use super::check::Checks;
 use super::quantity::{bit_rate, human, milliseconds};
 use std::fmt::Display;
 use std::time::Duration;
 
-/// The round trips that rates are told for: across a continent, and across the Pacific or by satellite links.
+/// The RTTs for which rates are reported: across a continent, and across the Pacific or by satellite links.
 const DISTANCES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(350)];
-/// A single stream should reach this at the first of them.
+/// A single stream should reach this rate at the first of them.
 const WANTED_BITS: f64 = 1e9;
-/// The buffer that is recommended, here and in docs/operations.md: 10 Gbit/s at 100 ms, of which the kernel uses half.
+/// The recommended buffer, here and in docs/operations.md: the BDP of 10 Gbit/s at 100 ms, of which the kernel uses
+/// half.
 const RECOMMENDED_BUFFER: u64 = 256 << 20;
-/// What kernels come with, receiving and sending; somebody made them smaller where there is less.
+/// The kernel's default maxima, receiving and sending; smaller values were configured.
 const KERNEL_BUFFERS: (u64, u64) = (6 << 20, 4 << 20);
-/// Connections that may wait to be accepted: less is too little, and what is recommended.
+/// Listen backlog: a lower value is too little; the recommended value.
 const SOMAXCONN: (u64, u64) = (1024, 4096);
-/// Descriptors of a busy PoP, for sessions, streams and open files: less is too little, and what is recommended.
+/// Descriptors of a busy PoP, for sessions, streams and open files: a lower value is too little; the recommended
+/// value.
 const OPEN_FILES: (u64, u64) = (65_536, 1_048_576);
-/// What an administrator puts into a file of this name.
+/// The recommended sysctl file of an administrator.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/60-renkei.conf";
-/// The kernel calls a clock unsynchronised with this status (adjtimex(2)).
+/// The status of an unsynchronised clock (adjtimex(2)).
 const TIME_ERROR: i32 = 5;
 
-/// The largest buffers the kernel gives a TCP socket by itself, in bytes.
+/// The maximum autotuned buffers of a TCP socket, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Buffers {
     receive: u64,
@@ -35,7 +37,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Reads the limits; `None` where /proc does not tell.
+    /// Reads the limits; `None` where /proc does not have them.
     pub(super) fn read() -> Option<Self> {
         let third = |name: &str| sysctl(name)?.split_whitespace().nth(2)?.parse().ok();
         let scale = sysctl("net/ipv4/tcp_adv_win_scale").and_then(|text| text.trim().parse().ok());
@@ -46,7 +48,7 @@ impl Buffers {
         })
     }
 
-    /// Bytes one stream can have on its way.
+    /// Bytes that one stream can have in flight.
     fn window(&self) -> u64 {
         let buffer = self.receive.min(self.send);
         match self.scale {
@@ -56,12 +58,12 @@ impl Buffers {
         }
     }
 
-    /// Bits per second one stream reaches at most.
+    /// Maximum rate of one stream, in bits per second.
     pub(super) fn single_stream(&self, rtt: Duration) -> f64 {
         self.window() as f64 * 8.0 / rtt.as_secs_f64().max(1e-6)
     }
 
-    /// What to set, the same everywhere.
+    /// The recommended settings, the same everywhere.
     pub(super) fn remedy() -> String {
         format!(
             "for one fast stream over a long way put into {SYSCTL_FILE}: net.core.rmem_max = {RECOMMENDED_BUFFER}, \
@@ -70,7 +72,7 @@ impl Buffers {
         )
     }
 
-    /// Whether one stream is fast enough at `rtt`, with what it reaches.
+    /// Checks whether one stream is fast enough at `rtt`, and reports its rate.
     pub(super) fn judge(&self, what: &str, rtt: Duration, checks: &mut Checks) {
         let found = format!(
             "buffers up to {} receiving, {} sending: one stream reaches at most {} at {}",

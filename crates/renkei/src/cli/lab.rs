@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a lab may take to stop, its PoPs included.
+/// Timeout for a lab to stop, its PoPs included.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
 /// Emulate a federation on this machine: sites, links, PoPs
@@ -118,7 +118,7 @@ impl Packets {
         Ok(topology)
     }
 
-    /// The same for another process.
+    /// The options as arguments for another process.
     fn arguments(&self) -> Vec<String> {
         let engine = self.engine.and_then(|engine| engine.to_possible_value());
         let engine = engine.map(|value| format!("--engine={}", value.get_name()));
@@ -232,7 +232,7 @@ fn up(
         })?;
         return Ok(0);
     }
-    // Tells at once, and before anything is changed, that it runs already.
+    // Fails at once, before anything is changed, if the lab runs already.
     drop(folder.lock()?);
     let snapshot = start_process(file, packets, &folder)?;
     context.output.done(&Started::new(&snapshot, Some(folder.log())))?;
@@ -277,7 +277,7 @@ fn start_process(file: &Path, packets: &Packets, folder: &LabFolder) -> Result<S
     Err(serde_json::from_str::<Error>(&line).unwrap_or_else(died))
 }
 
-/// The lab's process: in a session of its own, so that the end of a terminal is not its end.
+/// The lab's process: in a session of its own, so that the end of a terminal does not end it.
 fn emulate(file: &Path, name: &str, packets: &Packets) -> Result<u8, Error> {
     let _ = rustix::process::setsid();
     let started = || {
@@ -292,10 +292,10 @@ fn emulate(file: &Path, name: &str, packets: &Packets) -> Result<u8, Error> {
     outcome.map(|()| 0)
 }
 
-/// Says something to the process that started this one, on one line.
+/// Sends a message to the process that started this one, on one line.
 ///
 /// # Errors
-/// `Cancelled` if it is gone: nobody would know of the lab.
+/// `Cancelled` if it is gone: the user would not know of the lab.
 fn tell(value: &impl Serialize) -> Result<(), Error> {
     let line = serde_json::to_string(value).expect("what is told is plain data");
     writeln!(io::stdout(), "{line}").map_err(|error| {
@@ -373,18 +373,18 @@ fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Who was asked to stop: a lab that is still starting may have no state yet, then no socket.
+/// How the lab was asked to stop: a lab that is still starting may have no state yet, then no socket.
 #[derive(PartialEq, Eq)]
 enum Asked {
     Nobody,
-    /// By a signal to the process of this number.
+    /// By a signal to this pid.
     Process(i32),
-    /// Over its socket; it has answered.
+    /// Over its socket; it has replied.
     Lab,
 }
 
 impl Asked {
-    /// Asks, as far as that has not been done.
+    /// Asks the lab to stop, unless it was asked already.
     fn stop(&mut self, folder: &LabFolder) {
         if *self == Asked::Lab {
             return;

@@ -1,4 +1,4 @@
-//! What `renkei lab show`, `set` and `list` print.
+//! The output of `renkei lab show`, `set` and `list`.
 
 use super::Context;
 use super::output::Report;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-/// Over how long the rate now is measured.
+/// The interval over which the current rate is measured.
 const MEASURE: Duration = Duration::from_millis(500);
-/// How often a watched lab is shown.
+/// Refresh interval of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// A lab with the rates of its links.
@@ -32,7 +32,7 @@ struct Shown {
     links: Vec<Measured>,
 }
 
-/// A link and what went over it between two looks.
+/// A link and its rate between two snapshots.
 #[derive(Serialize)]
 struct Measured {
     #[serde(flatten)]
@@ -47,7 +47,7 @@ pub(super) fn show(folder: &LabFolder, watch: bool, context: &Context) -> Result
         std::thread::sleep(pause);
         let now = snapshot(folder)?;
         if watch && !context.output.is_json() && io::stdout().is_terminal() {
-            // Home, and clear what is below.
+            // Cursor home, and clear to the end of the screen.
             print!("\x1b[H\x1b[J");
         }
         context.output.answer(&Shown::between(&before, now.clone()))?;
@@ -58,7 +58,7 @@ pub(super) fn show(folder: &LabFolder, watch: bool, context: &Context) -> Result
     }
 }
 
-/// Whether standard output is a pipe that nobody reads any more.
+/// Whether standard output is a pipe whose reader has closed it.
 fn reader_left() -> bool {
     let stdout = io::stdout();
     let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
@@ -132,7 +132,7 @@ impl Measured {
         let LinkStatus { name, rate, delay, loss, counted, up, .. } = &self.link;
         let now = if *up { bit_rate(self.rate_now_bits) } else { "down".into() };
         let (queue, peak) = (human(counted.queue_bytes), human(counted.queue_peak_bytes));
-        // Padded as text: the units' own formatting does not know widths.
+        // Padded as text: the units' own formatting ignores widths.
         let (rate, delay, loss) = (rate.to_string(), delay.to_string(), loss.to_string());
         format!(
             "{name:<width$}  {rate:>10}  {delay:>10}  {now:>12}  {loss:>10}  {queue:>8}  {peak:>8}  {:>8}  {:>8}  {:>8}",
@@ -141,7 +141,7 @@ impl Measured {
     }
 }
 
-/// What `set` made of the links.
+/// The links after `set`.
 #[derive(Serialize)]
 pub(super) struct Changed {
     name: String,

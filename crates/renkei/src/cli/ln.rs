@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     done("made", vec![made], &many, context)
 }
 
-/// A further name of a file, both as the directory of the new one has them.
+/// A hard link, with both paths relative to the directory of the new name.
 fn hard_link(target: &EndpointPath, link: &EndpointPath) -> Result<Op, Error> {
     let cause = "the file must be at the same site, in the directory of the link or below";
     let elsewhere = || Error::new(Code::CrossDevice, "link", target, cause);

@@ -1,4 +1,4 @@
-//! Digests of files of this machine, for `renkei checksum` on local paths.
+//! Digests of local files, for `renkei checksum` on local paths.
 
 use crate::home::file_error;
 use crate::mover::Stop;
@@ -28,10 +28,10 @@ pub(super) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<u8>, Err
 
 /// Digests of all files below a directory in order of their names, or of the one file that `path` is (as the root).
 ///
-/// Symbolic links and special files are passed over.
+/// Symbolic links and special files are skipped.
 ///
 /// # Errors
-/// If `path` itself cannot be read, or what `on_file` returns.
+/// Errors of reading `path` itself, or those of `on_file`.
 pub(super) fn checksums(
     path: &Path,
     algorithm: Algorithm,
@@ -52,7 +52,7 @@ pub(super) fn checksums(
     Ok(())
 }
 
-/// Takes the files of one directory and gives the directories in it, last first.
+/// Processes the files of one directory and returns its subdirectories, last first.
 fn visit(
     dir: &Arc<dyn Dir>,
     path: &RelPath,

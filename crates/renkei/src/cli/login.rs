@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Notes with which options the login was made, for whoever has to repeat it.
+/// Records the options of the login, for remedies that repeat it.
 fn remember(home: &Home, args: &Args) {
     let hours = (args.hours != USER_HOURS).then(|| format!("--hours {}", args.hours));
     let ssh = args.ssh.as_ref().map(|target| format!("--ssh {target}"));
@@ -79,7 +79,7 @@ fn remember(home: &Home, args: &Args) {
     }
 }
 
-/// Passes a request from standard input to the PoP; the reply, good or bad, is one line for the other end.
+/// Forwards a request from standard input to the PoP; the reply, success or error, is one line for the other end.
 fn relay(home: &Home, args: &Args) -> Result<u8, Error> {
     let mut request = String::new();
     let read = io::stdin().lock().take(LINE_LIMIT as u64).read_to_string(&mut request);
@@ -96,7 +96,7 @@ pub(super) fn ssh() -> String {
     std::env::var("RENKEI_SSH").unwrap_or_else(|_| "ssh".into())
 }
 
-/// The PoP's socket: the one named, that of our own directory if a PoP is in it, else the service's.
+/// The PoP's socket: the named one, that of the own directory if it has a PoP, else the service's.
 pub(super) fn socket(home: &Home, pop: Option<&Path>) -> PathBuf {
     match pop {
         Some(dir) if dir.is_dir() => Home::at(dir).socket(),
@@ -106,7 +106,7 @@ pub(super) fn socket(home: &Home, pop: Option<&Path>) -> PathBuf {
     }
 }
 
-/// Whether a directory is that of a PoP, also of one that does not run: no other one is asked in its place.
+/// Whether a directory is that of a PoP, running or not: then no other PoP is asked instead.
 fn has_pop(home: &Home) -> bool {
     Config::load(home).is_ok_and(|config| config.site.is_some())
 }

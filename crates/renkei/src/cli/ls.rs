@@ -1,7 +1,7 @@
 //! `renkei ls`: lists directories at sites.
 //!
-//! A directory is sorted before it is shown, so it is held in memory once; with `-U` its entries are shown as
-//! they arrive, and memory does not grow with the directory.
+//! A directory is sorted before it is shown, so it is held in memory once; with `-U` its entries are shown as they
+//! arrive, and memory does not grow with the directory.
 
 use super::Context;
 use super::connect::{own_site_if_none, site_or_place, unexpected};
@@ -73,12 +73,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(many.status())
 }
 
-/// Lists one argument: a directory, or the name itself if it is something else.
+/// Lists one argument: the content of a directory, or else the entry itself.
 fn list(many: &mut Many<'_>, path: &EndpointPath, args: &Args, printer: &mut Printer) -> Result<(), Error> {
     if args.directory {
         return show_one(stat(many, path)?, path, printer);
     }
-    // As ls -l does: a link that was named without a slash is shown, not followed.
+    // As ls -l does: a link named without a slash is shown, not followed.
     if args.long && !path.trailing_slash && path.place.is_some() {
         let entry = stat(many, path)?;
         if entry.kind != EntryKind::Dir {
@@ -114,7 +114,7 @@ fn show_one(entry: Entry, path: &EndpointPath, printer: &mut Printer) -> Result<
     printer.end()
 }
 
-/// Lists a directory and, with `-R`, those below; what fails below does not end the listing.
+/// Lists a directory and, with `-R`, those below; a failure below does not end the listing.
 fn list_tree(
     many: &mut Many<'_>,
     top: &EndpointPath,
@@ -134,7 +134,7 @@ fn list_tree(
     Ok(())
 }
 
-/// Lists one directory; gives the directories in it, last first, if they are to be listed too.
+/// Lists one directory; returns its subdirectories, last first, if they are to be listed too.
 fn list_one(
     many: &mut Many<'_>,
     path: &EndpointPath,
@@ -176,7 +176,7 @@ fn list_one(
     below.iter().rev().map(|name| child(path, name)).collect()
 }
 
-/// A site lists its storages by name alone; each that can be looked at is, for what is shown or sorted by.
+/// A site lists its storages by name alone; their attributes are fetched one by one, for display and sorting.
 fn look_at_storages(many: &mut Many<'_>, root: &EndpointPath, rows: &mut [Row]) -> Result<(), Error> {
     for row in rows {
         let storage = child(root, &row.raw_name)?;
@@ -219,7 +219,7 @@ pub(super) fn child(path: &EndpointPath, name: &[u8]) -> Result<EndpointPath, Er
     Ok(EndpointPath { site: path.site.clone(), place: Some(place), trailing_slash: false })
 }
 
-/// Prints listings as they come: text, or the parts of one JSON object.
+/// Prints listings as they arrive: text, or the parts of one JSON object.
 struct Printer {
     json: bool,
     long: bool,

@@ -1,5 +1,5 @@
-//! The man pages: what the definition of the command line says, with examples, exit statuses, files, environment, and what
-//! to read next.
+//! The man pages: the definition of the command line, with examples, exit statuses, files, environment, and
+//! references.
 
 use super::command;
 use super::docs::EXIT_STATUSES;
@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Paths that a page may name, for root; what a user has instead.
+/// Paths that a page lists, for root and for a user.
 const FILES: [(&str, &str); 6] = [
     ("/etc/renkei/config.toml", "settings of the PoP; of a user: ~/.config/renkei/config.toml"),
     ("/etc/renkei/trust", "cards of the sites that are trusted; /etc/renkei/pki has the keys"),
@@ -18,7 +18,7 @@ const FILES: [(&str, &str); 6] = [
     ("/usr/share/doc/renkei/docs", "operations, semantics, settings and errors as pages"),
 ];
 
-/// Variables that are read.
+/// Environment variables that are read.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("RENKEI_DIR", "directory of the PoP or user, as --dir"),
     ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where a user's directories are"),
@@ -27,7 +27,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("SSL_CERT_FILE", "authorities for web servers that are told of transfers' ends"),
 ];
 
-/// Verbs that one reads about together.
+/// Groups of related verbs, for references.
 const RELATED: [&[&str]; 8] = [
     &["cp", "sync", "mv", "checksum"],
     &["transfers", "why", "wait", "cancel", "pause", "resume", "retry", "cp"],
@@ -52,7 +52,7 @@ pub(super) fn write_pages(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A page with its further sections; what stands behind the options is examples, whose lines are kept.
+/// A page with its further sections; the text behind the options is examples, whose line breaks are kept.
 fn completed(name: &str, text: &str) -> String {
     let (before, rest) = match text.split_once(".SH EXTRA\nExamples:\n") {
         Some((before, after)) => {
@@ -81,7 +81,7 @@ fn add_list<'a>(page: &mut String, title: &str, rows: impl Iterator<Item = (Stri
     }
 }
 
-/// The pages that stand beside one.
+/// The references of a page.
 fn see_also(name: &str) -> String {
     let verb = name.strip_prefix("renkei-").unwrap_or_default();
     let verb = verb.split('-').next().unwrap_or_default();

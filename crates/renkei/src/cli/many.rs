@@ -1,7 +1,7 @@
-//! Several paths in one command: one session for each site, and going on after a failure.
+//! Several paths in one command: one session per site, continuing after a failure.
 //!
-//! A command with one path fails as that path fails. With several, each failure is told at once (with `--json`:
-//! listed under `failures`), the others go on, and the exit status is that of the failures, 23 if they differ.
+//! A command with one path fails as that path fails. With several, each failure is printed at once (with `--json`:
+//! listed under `failures`), the others continue, and the exit status is that of the failures, 23 if they differ.
 
 use super::output::{error_json, is_reader_gone};
 use super::{Context, connect};
@@ -22,7 +22,7 @@ pub(super) struct Many<'c> {
 }
 
 impl<'c> Many<'c> {
-    /// Nothing done yet.
+    /// The initial state.
     pub(super) fn new(context: &'c Context) -> Self {
         Many { context, sessions: BTreeMap::new(), failures: Vec::new(), status: 0 }
     }
@@ -39,7 +39,7 @@ impl<'c> Many<'c> {
         self.each_argument(paths, |many, path| work(many, &connect::remote(path, many.context)?))
     }
 
-    /// Does `work` on each argument, whatever it names, as long as somebody reads what it prints; errors as in
+    /// Does `work` on each argument, of any kind, until the reader of its output is gone; errors as in
     /// [`Many::each`].
     pub(super) fn each_argument(
         &mut self,
@@ -57,7 +57,7 @@ impl<'c> Many<'c> {
         Ok(())
     }
 
-    /// Tells and counts a failure.
+    /// Prints and counts a failure.
     pub(super) fn fail(&mut self, path: String, error: &Error) {
         let mut json = error_json(error)["error"].take();
         json["path"] = path.into();
@@ -72,7 +72,7 @@ impl<'c> Many<'c> {
         }
     }
 
-    /// The session with a site; one that could not be opened is not tried again.
+    /// The session with a site; one that could not be opened is not retried.
     pub(super) fn session(&mut self, site: &SiteName) -> Result<&mut Session, Error> {
         if !self.sessions.contains_key(site) {
             self.sessions.insert(site.clone(), connect::session(self.context, site));
@@ -81,13 +81,13 @@ impl<'c> Many<'c> {
         session.as_mut().map_err(|error| error.clone())
     }
 
-    /// Asks a site; a lost session is opened anew for the next question.
+    /// Sends a request to a site; a lost session is reopened for the next request.
     pub(super) fn ask(&mut self, site: &SiteName, request: Request) -> Result<Reply, Error> {
         let outcome = self.session(site)?.ask(request);
         self.keep_or_drop(site, outcome)
     }
 
-    /// Asks a site to do something.
+    /// Sends a request without a result.
     pub(super) fn ask_done(&mut self, site: &SiteName, request: Request) -> Result<(), Error> {
         match self.ask(site, request)? {
             Reply::Done => Ok(()),
@@ -95,7 +95,7 @@ impl<'c> Many<'c> {
         }
     }
 
-    /// Passes an outcome on and forgets the session if the outcome says that it is lost.
+    /// Passes an outcome on and drops the session if the outcome means that it is lost.
     pub(super) fn keep_or_drop<T>(&mut self, site: &SiteName, outcome: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &outcome
             && error.side == "client"

@@ -1,4 +1,4 @@
-//! `renkei map`: who becomes which local account.
+//! `renkei map`: the mapping of principals to local accounts.
 
 use super::Context;
 use super::confirm::confirm;
@@ -64,7 +64,7 @@ enum Action {
 struct Changed {
     action: &'static str,
     pattern: String,
-    /// The rule with the same pattern that counts from now on.
+    /// The rule with the same pattern that is in force from now on.
     in_force: Option<String>,
 }
 
@@ -90,7 +90,7 @@ struct Tested {
     uid: Option<u32>,
     gid: Option<u32>,
     groups: Vec<u32>,
-    /// Why it is refused although a rule fits: the code of the error and its words.
+    /// The error if a matching rule is refused: its code and message.
     refusal: Option<Refusal>,
 }
 
@@ -143,7 +143,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
 }
 
-/// The users of a site that was denied whom rules of their own let in all the same.
+/// The users of a denied site who are still allowed by rules of their own.
 fn still_in(mapping: &Mapping, denied: &str) -> Vec<String> {
     let Some(site) = denied.strip_prefix('*') else { return Vec::new() };
     let own = mapping.rules().iter().filter(|rule| rule.account != AccountRule::Nobody);
@@ -151,7 +151,7 @@ fn still_in(mapping: &Mapping, denied: &str) -> Vec<String> {
     users.filter(|user| !user.starts_with('*') && user.ends_with(site)).collect()
 }
 
-/// What may be a slip of the pen in a rule.
+/// Warnings about likely mistakes in a rule.
 fn doubts(home: &Home, pattern: &str, account: &str) -> Result<Vec<String>, Error> {
     let (pattern, rule) = (Pattern::parse(pattern)?, AccountRule::parse(account)?);
     let mut doubts = Vec::new();

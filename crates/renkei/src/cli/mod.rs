@@ -273,7 +273,7 @@ impl Command {
     }
 }
 
-/// What every verb gets.
+/// The context of every verb.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     dir: Option<PathBuf>,
@@ -297,12 +297,12 @@ impl Context {
         [dir, identity].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether the names of what is copied are printed.
+    /// Whether the names of copied files are printed.
     fn lists_names(&self) -> bool {
         self.verbose > 0 && !self.output.is_quiet() && !self.output.is_json()
     }
 
-    /// The moment, for certificates.
+    /// The current time, for certificates.
     pub fn now(&self) -> SystemTime {
         SystemTime::now()
     }
@@ -331,7 +331,7 @@ pub fn run() -> ExitCode {
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };
     if let Ok(home) = context.home() {
-        // Where not even that may be read, whatever needs more says so.
+        // Without permission to read it, commands that need more report the error.
         let installed = former_names::install(&home);
         if let Some(error) = installed.as_ref().err().filter(|error| error.code != Code::PermissionDenied) {
             return ExitCode::from(context.output.error(error));
@@ -354,10 +354,10 @@ fn verb() -> String {
     names.join(" ")
 }
 
-/// Help and version go to standard output; a mistake is told as every other error.
+/// Help and version go to standard output; an error in the arguments is reported as every other error.
 fn usage(error: &clap::Error) -> ExitCode {
     let json = std::env::args_os().any(|argument| argument == "--json");
-    // A command that is only half named is best answered by what there is.
+    // A command without its subcommand is answered by its help.
     let answered = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && !json;
     if answered || !error.use_stderr() {
         let _ = error.print();
@@ -366,7 +366,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(Output::new(json, false).error(&misuse(error)))
 }
 
-/// A mistake in the arguments, with what the parser says of it.
+/// An error in the arguments, with the parser's message.
 fn misuse(error: &clap::Error) -> Error {
     let text = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing".into(),
@@ -386,7 +386,7 @@ fn misuse(error: &clap::Error) -> Error {
     Error::new(Code::UsageInvalid, "parse arguments", "", cause.join("; "))
 }
 
-/// Lines as one.
+/// Joins lines into one.
 fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -28,7 +28,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a lost site is tried before calls fail, if they are to fail.
+/// How long a lost site is retried before calls fail, with `--when-lost fail`.
 const FAIL_AFTER: Duration = Duration::from_secs(2);
 
 /// Show files of a site as a file system of this machine
@@ -133,7 +133,7 @@ enum Locks {
     Local,
 }
 
-/// What is told when a mount is there.
+/// The message of a started mount.
 #[derive(Serialize, Deserialize)]
 struct Started {
     source: String,
@@ -166,7 +166,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 // ---- in the foreground -----------------------------------------------------------------------------------------------
 
 impl Args {
-    /// What is shown; nothing for all that the user's own site has.
+    /// The source; none for everything at the user's own site.
     fn source(&self) -> Result<Option<OsString>, Error> {
         let volume = self.volume.as_ref().map(|name| format!("/{name}").into());
         match (&self.paths[..], volume) {
@@ -186,7 +186,7 @@ impl Args {
 
 fn serve(args: &Args, context: &Context) -> Result<(), Error> {
     if args.tell {
-        // The end of the terminal is not the end of the mount.
+        // Detached from the terminal's session, so that its end does not end the mount.
         let _ = rustix::process::setsid();
     }
     let (files, source, is_read_only) = files(args, context)?;
@@ -211,7 +211,7 @@ fn serve(args: &Args, context: &Context) -> Result<(), Error> {
     })
 }
 
-/// Who does the operations, the name of what is mounted, and whether it can only be read.
+/// The file operations, the name of the source, and whether it is read-only.
 fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool), Error> {
     let path = match args.source()? {
         Some(source) => site_or_place(&source, context)?,
@@ -230,7 +230,7 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
         },
     };
     let Some(place) = &path.place else {
-        // Who may not be here at all learns it now.
+        // A user without access gets the error now.
         (opening.fresh)()?;
         let names = {
             let opening = opening.clone();
@@ -247,7 +247,7 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
     Ok((files, path.to_string(), is_read_only))
 }
 
-/// Shows the credential of the moment: that of this directory's mounts, else the user's.
+/// A dialler with the current credential: that of this directory's mounts, else the user's.
 fn fresh_dialler(context: &Context, site: &SiteName) -> FreshDialler {
     let (context, site) = (context.clone(), site.clone());
     Arc::new(move || {
@@ -270,13 +270,13 @@ struct Opening {
 }
 
 impl Opening {
-    /// Opens a place, to be read alone where nothing may be changed; tells that.
+    /// Opens a place, read-only where it cannot be changed; also returns whether it is.
     fn open(&self, place: Place) -> Result<(Arc<dyn Files>, bool), Error> {
         let open = |write: bool| -> Result<Arc<dyn Files>, Error> {
             let (dialler, site) = ((self.fresh)()?, self.site.clone());
             let far = RemoteDir { dialler, site, place: place.clone(), write };
             let lender = self.lender.clone();
-            // The kernel believes it for some time after that; what is leased is never old.
+            // The kernel caches it for some time after that; leased attributes are never stale.
             let look_ttl = self.attr_ttl / 2;
             let Opening { when_lost, consistency, .. } = *self;
             let config = Config { when_lost, look_ttl, leases: true, consistency, ..Config::default() };
@@ -312,7 +312,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| file_error("find", path, &error))
 }
 
-/// Ends in order when the process is told to end.
+/// Shuts down in order on SIGINT and SIGTERM.
 fn end_on_signal(stop: &Stop) -> Result<(), Error> {
     let stop = stop.clone();
     ctrlc::set_handler(move || {
@@ -324,7 +324,7 @@ fn end_on_signal(stop: &Stop) -> Result<(), Error> {
 
 // ---- in the background -----------------------------------------------------------------------------------------------
 
-/// Starts the process of the mount and waits for its first line: that it is there, or an error.
+/// Starts the process of the mount and waits for its first line: that it is mounted, or an error.
 fn in_background(args: &Args, context: &Context) -> Result<Started, Error> {
     let (log, path) = log(args, context)?;
     let failed =
@@ -361,7 +361,7 @@ impl Args {
         self.foreground
     }
 
-    /// The words that say the same to another process.
+    /// The command line that repeats the options for another process.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["mount".into(), "--foreground".into(), "--tell".into()];
         let flags = [("--read-only", self.read_only), ("--allow-other", self.allow_other)];
@@ -382,7 +382,7 @@ impl Args {
     }
 }
 
-/// Where the process of a mount logs: one file for each mount point, begun anew each time.
+/// The log of a mount's process: one file for each mount point, truncated each time.
 fn log(args: &Args, context: &Context) -> Result<(File, PathBuf), Error> {
     let folder = context.home()?.state_dir().join("mounts");
     make_dir(&folder, 0o700)?;
@@ -395,7 +395,7 @@ fn log(args: &Args, context: &Context) -> Result<(File, PathBuf), Error> {
     Ok((File::create(&path).map_err(|error| file_error("create", &path, &error))?, path))
 }
 
-/// Says something to the process that started this one, on one line.
+/// Sends a message to the process that started this one, on one line.
 fn tell(value: &impl Serialize) -> Result<(), Error> {
     let line = serde_json::to_string(value).expect("what is told is plain data");
     writeln!(io::stdout(), "{line}").map_err(|error| {

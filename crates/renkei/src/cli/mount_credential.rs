@@ -1,4 +1,4 @@
-//! `renkei mount-credential`: mounts that go on when nobody is logged in, and how they renew what they have.
+//! `renkei mount-credential`: credentials of mounts without a logged-in user, and their renewal.
 
 use super::Context;
 use super::connect::dialler_of;
@@ -26,9 +26,9 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a mount asks its site for cards that changed: an overlap of two authorities lasts a day at least.
+/// Interval at which a mount asks its site for changed cards: an overlap of two authorities lasts a day at least.
 const CARDS_EVERY: Duration = Duration::from_secs(3600);
-/// How often a mount looks whether its credential is to be renewed.
+/// Interval at which a mount checks whether its credential is due for renewal.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Give mounts of /etc/fstab a credential of their own, which renews itself; list and revoke them
@@ -95,7 +95,7 @@ struct Row {
     granted_unix: i64,
     expires: Option<String>,
     expires_unix: Option<i64>,
-    /// Whether it was taken back with its user's certificates.
+    /// Whether it was revoked together with its user's certificates.
     revoked: bool,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// What is done to the credential of a mount, for errors.
+/// The operation in errors of a revocation.
 pub(super) const REVOKE: &str = "revoke mount credential";
 
 fn unknown(name: &str) -> Error {
@@ -146,7 +146,7 @@ fn unknown(name: &str) -> Error {
     Error::new(Code::PathNotFound, REVOKE, name, cause)
 }
 
-/// Passes a request from standard input to the PoP; the reply, good or bad, is one line for the other end.
+/// Forwards a request from standard input to the PoP; the reply, success or error, is one line for the other end.
 fn relay(wish: &mounting::Wish<'_>, at: &std::path::Path) -> Result<u8, Error> {
     let mut request = String::new();
     let read = io::stdin().lock().take(LINE_LIMIT as u64).read_to_string(&mut request);
@@ -158,7 +158,7 @@ fn relay(wish: &mounting::Wish<'_>, at: &std::path::Path) -> Result<u8, Error> {
 }
 
 fn listing(home: &Home) -> Result<Listing, Error> {
-    // There must be a PoP whose mounts these are.
+    // Fails unless there is a PoP here.
     Authority::load(home)?;
     let taken_back = issued::revoked(home)?;
     let row = |grant: mounting::Grant| -> Result<Row, Error> {
@@ -203,9 +203,10 @@ impl Report for Listing {
     }
 }
 
-// ---- a mount that runs -----------------------------------------------------------------------------------------------
+// ---- renewal of a running mount
+// --------------------------------------------------------------------------------------
 
-/// Starts the thread that renews the credential of this directory's mounts, as long as the process lives.
+/// Starts the thread that renews the credential of this directory's mounts while the process lives.
 pub(super) fn spawn_renewal(context: &Context) -> Result<(), Error> {
     let context = context.clone();
     let (mut last, mut asked) = (None, None::<Instant>);
@@ -233,14 +234,14 @@ pub(super) fn spawn_renewal(context: &Context) -> Result<(), Error> {
     thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "renewal", error))
 }
 
-/// Whether the site has replaced the authority that signed it: then it may be over sooner than it says.
+/// Whether the site has replaced the authority that signed it: then it may become invalid before its end.
 fn is_of_authority_before(home: &Home, credential: &Credential) -> Result<bool, Error> {
     let site = credential.principal()?.site().clone();
     let trust = Trust::load(&home_of_user(home, &site)?)?;
     Ok(trust.card(&site).is_some_and(|card| is_of_another(&credential.chain[0], &card.authority)))
 }
 
-/// Takes over what changed about the sites that are known here, as a login would: a mount logs in nowhere.
+/// Fetches changed cards of the sites that are known here, as a login would: a mount has no logins.
 fn take_cards(context: &Context) -> Result<(), Error> {
     let home = context.home()?;
     let Some(credential) = Credential::of_mount(&home)? else { return Ok(()) };
@@ -252,7 +253,7 @@ fn take_cards(context: &Context) -> Result<(), Error> {
         let card = match session.ask(Request::Card(other.clone())) {
             Ok(Reply::Card(text)) => SiteCard::parse(&text)?,
             Ok(reply) => return Err(violation("card", format_args!("{reply:?}"))),
-            // The site trusts it no more; whoever mounts it is told there.
+            // The site does not trust it any more; a mount of it gets the error there.
             Err(error) if error.code == Code::SiteUnknown => continue,
             Err(error) => return Err(error),
         };

@@ -1,14 +1,14 @@
-//! `mount.renkei`: what mount(8) calls for file systems of the type `renkei`, as the words of `renkei mount`.
+//! `mount.renkei`: translates calls of mount(8) for file systems of the type `renkei` to `renkei mount`.
 //!
-//! mount(8) gives the source, the mount point and one list of options, of which many are its own.
+//! mount(8) passes the source, the mount point and one list of options, many of which are its own.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Names under which this program is that helper.
+/// Names under which this program is the helper.
 const NAMES: [&str; 2] = ["mount.renkei", "mount.fuse.renkei"];
-/// Options that are words of the verb with a value, as mount(8) and as the verb has them.
+/// Options with a value: their names for mount(8), and those of the verb.
 const WITH_VALUE: [(&str, &str); 7] = [
     ("when_lost", "--when-lost"),
     ("attr_ttl", "--attr-ttl"),
@@ -19,7 +19,7 @@ const WITH_VALUE: [(&str, &str); 7] = [
     ("identity", "--identity"),
 ];
 
-/// The words of `renkei mount` for the words of mount(8), if this program was called as its helper.
+/// The words of `renkei mount` for those of mount(8), if this program was called as its helper.
 pub(super) fn translated(words: &[OsString]) -> Option<Vec<OsString>> {
     let (program, rest) = words.split_first()?;
     let name = Path::new(program).file_name()?;
@@ -36,7 +36,7 @@ fn verb(words: &[OsString]) -> Vec<OsString> {
             // The type, and a namespace that mount(8) has entered already.
             b"-t" | b"-N" => drop(words.next()),
             b"-r" => flags.push("--read-only".into()),
-            // Quiet about what is not known, no mtab, verbose, fake.
+            // Sloppy, no mtab, verbose, fake.
             [b'-', ..] => {}
             _ => places.push(word.clone()),
         }
@@ -44,7 +44,7 @@ fn verb(words: &[OsString]) -> Vec<OsString> {
     [vec!["renkei".into(), "mount".into()], flags, vec!["--".into()], places].concat()
 }
 
-/// Those options that are the verb's; the others are of mount(8) and systemd, or say what is so anyway.
+/// The verb's options; the others are those of mount(8) and systemd, or defaults.
 fn options(list: &OsStr) -> Vec<OsString> {
     list.to_string_lossy().split(',').flat_map(option).collect()
 }

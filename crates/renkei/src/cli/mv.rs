@@ -1,4 +1,5 @@
-//! `renkei mv`: renames within one storage of one site; between storages, sites and this machine it copies, compares and removes.
+//! `renkei mv`: renames within one storage of one site; between storages, sites and this machine it copies, compares
+//! and removes.
 
 use super::Context;
 use super::connect::{place, remote, unexpected, written};
@@ -54,8 +55,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     done("moved", moved, &many, context)
 }
 
-/// What an argument names: what is on this machine comes first, as for `cp`. If no argument is at a site all are: this machine's own
-/// files are not moved among themselves.
+/// Parses an argument: local files take precedence, as for `cp`. If no argument is at a site all are: local files are
+/// not moved among themselves.
 fn parse(argument: &OsString, all: &[OsString], context: &Context) -> Result<Spec, Error> {
     let at_site = |argument: &OsString| is_at_site(argument.as_bytes());
     match at_site(argument) || !all.iter().any(at_site) {
@@ -118,7 +119,7 @@ fn carry(many: &mut Many<'_>, from: &Spec, to: &Spec, context: &Context) -> Resu
             return Err(whole("a storage itself cannot be moved"));
         }
         Spec::Remote(path) => written(path, ""),
-        // Without the slash, which would mean what is in it.
+        // Without the slash, which would mean its contents.
         Spec::Local { path, .. } if path.file_name().is_none() => {
             return Err(whole("name the directory: `.`, `..` and `/` cannot be moved"));
         }

@@ -1,8 +1,8 @@
-//! Paths in volumes, as users name them: `/genome/2026`, at their own site.
+//! Paths in volumes at the user's own site: `/genome/2026`.
 //!
-//! Verbs that work on sites alone take every path that begins with `/` so. Where a path may also be one of this machine
-//! (`cp`, `sync`, `checksum`), what is there on this machine comes first, and the user's own PoP is asked only when the
-//! first name of the path is not.
+//! Verbs that work on sites alone take every path that begins with `/` as one. Where a path may also be local (`cp`,
+//! `sync`, `checksum`), existing local paths take precedence, and the user's own PoP is asked only if the first
+//! component of the path does not exist locally.
 
 use super::Context;
 use super::connect::{own_site, session, unexpected};
@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// `/VOLUME/PATH` as a place at the user's own site; nothing for what does not begin with `/`.
+/// `/VOLUME/PATH` as a place at the user's own site; none for other paths.
 pub(super) fn namespace_path(argument: &OsStr, context: &Context) -> Result<Option<EndpointPath>, Error> {
     let bytes = argument.as_bytes();
     if !bytes.starts_with(b"/") {
@@ -27,23 +27,23 @@ fn at(site: SiteName, place: Option<Place>, written: &[u8]) -> EndpointPath {
     EndpointPath { site, place, trailing_slash }
 }
 
-/// Tells volumes from local paths.
+/// Distinguishes volumes from local paths.
 pub(super) struct Namespace<'c> {
     context: &'c Context,
-    /// The user's site and its volumes, once they were asked for.
+    /// The user's site and its volumes, once requested.
     known: Option<(SiteName, Vec<String>)>,
 }
 
 impl<'c> Namespace<'c> {
-    /// Nothing asked yet.
+    /// Without a request yet.
     pub(super) fn new(context: &'c Context) -> Self {
         Namespace { context, known: None }
     }
 
-    /// The place at a site that an argument names; nothing for a local path.
+    /// The place at a site that an argument names; none for a local path.
     ///
     /// # Errors
-    /// Those of the path; why the user's own PoP could not be asked, where it had to be.
+    /// Errors of the path; those of asking the user's own PoP, where that is necessary.
     pub(super) fn endpoint(&mut self, argument: &OsStr) -> Result<Option<EndpointPath>, Error> {
         let bytes = argument.as_bytes();
         if !bytes.starts_with(b"/") {
@@ -53,7 +53,7 @@ impl<'c> Namespace<'c> {
         if Path::new("/").join(&place.storage).symlink_metadata().is_ok() {
             return Ok(None);
         }
-        // Whoever has no site has no volumes.
+        // A user without a site has no volumes.
         let Ok(site) = own_site(self.context) else { return Ok(None) };
         let (site, volumes) = match &self.known {
             Some(known) => known,

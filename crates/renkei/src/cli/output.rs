@@ -1,7 +1,7 @@
-//! How verbs print: text for people or one JSON object, both from the same value.
+//! Output of verbs: text for people or one JSON object, both from the same value.
 //!
 //! Answers go to standard output, notices and errors to standard error; with `--json` an error is an object on
-//! standard output too. A reader who closed the pipe is no failure.
+//! standard output too. A closed pipe is no failure.
 
 use super::remedy::remedy;
 use crate::home::file_error;
@@ -10,13 +10,13 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What a verb has to say.
+/// The result of a verb.
 pub trait Report: Serialize {
-    /// Writes it for a person.
+    /// Writes it as text.
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Where and how to print.
+/// The output mode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Output {
     json: bool,
@@ -29,17 +29,17 @@ impl Output {
         Output { json, quiet }
     }
 
-    /// Whether JSON is wanted.
+    /// Whether `--json` is given.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether only answers are wanted.
+    /// Whether `--quiet` is given.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Prints what was asked for.
+    /// Prints a result.
     pub fn answer(&self, report: &impl Report) -> Result<(), Error> {
         let mut text = Vec::new();
         let written = match self.json {
@@ -52,7 +52,7 @@ impl Output {
         print(&text)
     }
 
-    /// Prints that something was done; silent with `--quiet`, unless JSON is wanted.
+    /// Prints the report of an action; silent with `--quiet`, unless with `--json`.
     pub fn done(&self, report: &impl Report) -> Result<(), Error> {
         if self.quiet && !self.json { Ok(()) } else { self.answer(report) }
     }
@@ -64,14 +64,14 @@ impl Output {
         }
     }
 
-    /// Prints an error as JSON beside an answer that is no JSON, and gives the exit status.
+    /// Prints an error as JSON to standard error, beside an answer that is no JSON, and returns the exit status.
     pub fn error_beside(&self, error: &Error) -> u8 {
         let error = &error.clone().at("client");
         tell(&error_json(error).to_string());
         error.kind().exit_status()
     }
 
-    /// Prints an error and gives the exit status; what no other side claims happened here.
+    /// Prints an error and returns the exit status; an error without a side happened at this client.
     pub fn error(&self, error: &Error) -> u8 {
         let error = &error.clone().at("client");
         if self.json {
@@ -83,7 +83,7 @@ impl Output {
     }
 }
 
-/// Prints to standard error, which may be a file on a disk that is full: nobody can be told that.
+/// Prints to standard error, which may be a file on a full disk: errors are ignored.
 fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -113,7 +113,7 @@ pub fn print(bytes: &[u8]) -> Result<(), Error> {
 /// Prints a part of a long answer.
 ///
 /// # Errors
-/// One that [`is_reader_gone`] knows, if nobody wants the rest.
+/// A closed pipe gives one that [`is_reader_gone`] recognises.
 pub(super) fn print_part(bytes: &[u8]) -> Result<(), Error> {
     write_out(bytes).map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Error::new(Code::Cancelled, READER_GONE, "", error),
@@ -125,16 +125,16 @@ fn not_printed(error: &io::Error) -> Error {
     file_error("print", Path::new("standard output"), error)
 }
 
-/// A pattern that no name at the site matches is reported as a name that does not exist.
+/// A pattern that matches no name at the site is reported as a name that does not exist.
 pub(super) fn wildcard_note(error: &Error) -> &'static str {
     let wild = error.code == Code::PathNotFound && error.subject.contains(['*', '?', '[']);
     if wild { "\n  note: no name matches the pattern" } else { "" }
 }
 
-/// The step at which a reader was found gone.
+/// The operation in errors of a closed pipe.
 const READER_GONE: &str = "print to reader";
 
-/// Whether an answer is not read any more: what makes it may end, and nothing has failed.
+/// Whether the reader closed the pipe: the producer may end, and nothing has failed.
 pub(super) fn is_reader_gone(error: &Error) -> bool {
     error.code == Code::Cancelled && error.op == READER_GONE
 }

@@ -1,14 +1,14 @@
-//! How fast transfers that run are, from two looks at them, and when they will be done.
+//! Rates of running transfers, from two samples, and the estimated time left.
 
 use super::quantity::{human, span};
 use renkei_core::wire::message::{Progress, TransferId};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A rate is told of looks that are at least so far apart.
+/// Minimum interval between the samples of a rate.
 const LEAST: Duration = Duration::from_millis(500);
 
-/// What was seen before, by transfer.
+/// The previous samples, by transfer.
 #[derive(Default)]
 pub(super) struct Paces(HashMap<TransferId, Seen>);
 
@@ -19,11 +19,11 @@ struct Seen {
 }
 
 impl Paces {
-    /// The bytes per second of a transfer, once it was seen twice.
+    /// The bytes per second of a transfer, once there are two samples.
     pub(super) fn rate(&mut self, id: TransferId, progress: &Progress, now: Instant) -> Option<u64> {
         let bytes = progress.bytes_moved;
         let seen = self.0.entry(id).or_insert(Seen { at: now, bytes, rate: None });
-        // Another attempt begins with nothing.
+        // Another attempt starts at zero.
         if bytes < seen.bytes {
             *seen = Seen { at: now, bytes, rate: None };
         }
@@ -39,12 +39,12 @@ pub(super) fn rate(bytes: u64, took: Duration) -> Option<u64> {
     (!took.is_zero()).then(|| (bytes as f64 / took.as_secs_f64()) as u64)
 }
 
-/// Bytes that are there, as far as is known.
+/// Bytes at the destination, as far as known.
 pub(super) fn bytes_there(progress: &Progress) -> u64 {
     progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found)
 }
 
-/// Percent, rate and the time that is left, as far as they are known.
+/// Percent, rate and time left, as far as known.
 pub(super) fn text(progress: &Progress, rate: Option<u64>) -> String {
     let there = bytes_there(progress);
     let left = progress.bytes_found - there;

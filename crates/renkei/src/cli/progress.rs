@@ -1,4 +1,4 @@
-//! Shows how far a transfer is: a bar on a terminal, a line now and then elsewhere.
+//! Progress display of a transfer: a bar on a terminal, an occasional line elsewhere.
 
 use super::output::Output;
 use super::output::print;
@@ -14,11 +14,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often the bar moves.
+/// Update interval of the bar.
 const TICK: Duration = Duration::from_millis(200);
-/// How often a line is written where there is no terminal.
+/// Interval of lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// After so long without news the silence is shown in place of a rate.
+/// After so long without progress the silence is shown in place of a rate.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// A display that runs beside a transfer.
@@ -53,7 +53,7 @@ impl Display {
         Display { stop, thread, bar, lines }
     }
 
-    /// Says something beside the progress.
+    /// Prints a message beside the progress.
     pub(super) fn notice(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("renkei: {text}")),
@@ -62,7 +62,7 @@ impl Display {
         }
     }
 
-    /// Ends the display and gives the notes that came up.
+    /// Ends the display and returns the notes that accumulated.
     pub(super) fn finish(self) -> Vec<Note> {
         drop(self.stop);
         if let Some(bar) = &self.bar {
@@ -73,10 +73,10 @@ impl Display {
     }
 }
 
-/// How the terminal was before [`hide_keys`].
+/// The terminal settings before [`hide_keys`].
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Has the terminal not show `^C`: the bar ends at its right edge, and would be pushed out of its line and stay.
+/// Disables the echo of `^C`: the bar ends at the right edge, and the echo would wrap it and leave it behind.
 fn hide_keys() {
     let mut before = BEFORE.lock().expect("no thread panics with it: a panic aborts");
     if let (None, true, Ok(found)) = (before.as_ref(), in_foreground(), tcgetattr(std::io::stderr())) {
@@ -87,7 +87,7 @@ fn hide_keys() {
     }
 }
 
-/// Leaves the terminal as it was; to be called before the process ends early, too.
+/// Restores the terminal settings; to be called before the process exits early, too.
 pub(super) fn show_keys() {
     let before = BEFORE.lock().expect("no thread panics with it: a panic aborts").take();
     if let Some(before) = before.filter(|_| in_foreground()) {
@@ -95,7 +95,7 @@ pub(super) fn show_keys() {
     }
 }
 
-/// Whoever changes a terminal from the background is stopped.
+/// A process that changes a terminal from the background is stopped (SIGTTOU).
 fn in_foreground() -> bool {
     tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
@@ -105,7 +105,7 @@ fn bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style)
 }
 
-/// What the thread of a display shows.
+/// The state of the display's thread.
 struct Shown {
     bar: Option<ProgressBar>,
     lines: bool,
@@ -114,7 +114,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// Takes the notes that came up; the names of files that arrived are printed and not kept.
+    /// Collects new notes; the names of files that arrived are printed and not kept.
     fn take_notes(&mut self, watch: &Watch) {
         let mut names = String::new();
         for note in watch.take_notes() {
@@ -149,13 +149,13 @@ impl Shown {
     }
 }
 
-/// How a transfer goes, counting what an earlier run brought or was there already.
+/// The progress of a transfer, including bytes of an earlier run or already there.
 struct Course {
     started: Instant,
     before: u64,
     moved: u64,
     is_shown: bool,
-    /// What was seen at the last change, and when that was.
+    /// The values at the last change, and its time.
     last: (u64, u64),
     changed: Instant,
     silence: Duration,
@@ -190,7 +190,7 @@ impl Course {
         bar.set_length(progress.bytes_found);
         bar.set_position(self.position(progress));
         if !std::mem::replace(&mut self.is_shown, true) {
-            // What was there before came at no rate.
+            // Bytes already there do not count for the rate.
             bar.reset_eta();
         }
         bar.set_message(self.text(progress, bar.per_sec() as u64));

@@ -12,7 +12,7 @@ use renkei_core::wire::violation;
 use std::ffi::OsString;
 use std::io::{self, Read};
 
-/// Bytes read with one call.
+/// Bytes per read call.
 const READ_BYTES: usize = 1 << 20;
 
 /// Write standard input to a file at a site

@@ -14,7 +14,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes as asked for.
+    /// Bytes in the requested form.
     pub(super) fn text(self, bytes: u64) -> String {
         if self.human_readable { human(bytes) } else { bytes.to_string() }
     }

@@ -1,4 +1,4 @@
-//! A queued transfer as the verbs show it.
+//! The display of a queued transfer.
 
 use super::output::error_json;
 use super::pace::{self, Paces};
@@ -39,7 +39,7 @@ pub(super) struct Shown {
     class: Class,
     label: String,
     progress: Option<Progress>,
-    /// Bytes per second of what runs, where that is known.
+    /// Bytes per second of a running transfer, if known.
     rate: Option<u64>,
     summary: Option<Summary>,
     buffered: Option<Value>,
@@ -48,7 +48,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Shows what the PoP told.
+    /// The display form of a queued transfer.
     pub(super) fn new(raw: Queued) -> Self {
         let queued = raw.clone();
         Shown {
@@ -76,14 +76,14 @@ impl Shown {
         }
     }
 
-    /// The same, with how fast it is since it was looked at before.
+    /// With its rate since the previous look.
     pub(super) fn paced(mut self, paces: &mut Paces) -> Self {
         let progress = self.progress.filter(|_| self.state == State::Running);
         self.rate = progress.and_then(|progress| paces.rate(self.raw.id, &progress, Instant::now()));
         self
     }
 
-    /// The same, with how fast it is since its attempt began.
+    /// With its average rate since its attempt began.
     pub(super) fn since(mut self, started_ms: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let took = now.saturating_sub(Duration::from_millis(started_ms));
@@ -92,18 +92,18 @@ impl Shown {
         self
     }
 
-    /// How far it is and how fast, if it runs.
+    /// The progress and rate of a running transfer.
     pub(super) fn pace_text(&self) -> Option<String> {
         let text = self.progress.map(|progress| pace::text(&progress, self.rate));
         text.filter(|text| !text.is_empty())
     }
 
-    /// Why it waits or failed.
+    /// The reason why it waits or failed.
     pub(super) fn reason(&self) -> Option<&Error> {
         self.raw.reason.as_ref()
     }
 
-    /// The hops of a transfer that goes through the buffer, and how each stands.
+    /// The hops of a transfer through the buffer, with their states.
     pub(super) fn hops(&self) -> Vec<String> {
         let Some(Buffered { site, bytes, whole, .. }) = &self.raw.buffered else { return Vec::new() };
         let (from, to, state) = (&self.from, &self.to, self.state_text());
@@ -116,7 +116,7 @@ impl Shown {
         vec![first, format!("buffer at {site} -> {to}: {second}")]
     }
 
-    /// One line, and one more if there is something to say.
+    /// Writes one line, and a second one if there is a detail.
     pub(super) fn write_line(&self, out: &mut dyn Write) -> io::Result<()> {
         let (id, label) = (&self.id[..SHORT], &self.label);
         let label = if label.is_empty() { String::new() } else { format!("  [{label}]") };
@@ -128,12 +128,12 @@ impl Shown {
         }
     }
 
-    /// The state in a word.
+    /// The name of the state.
     pub(super) fn state_text(&self) -> &'static str {
         if self.stopping { "stopping" } else { self.state.name() }
     }
 
-    /// How much of it is there.
+    /// The progress, or the final amount.
     fn amount(&self) -> String {
         match (&self.progress, &self.summary) {
             (Some(progress), _) => progress_text(progress),
@@ -144,7 +144,7 @@ impl Shown {
         }
     }
 
-    /// For what it waits, or why it failed.
+    /// The reason why it waits, or why it failed.
     pub(super) fn standing(&self) -> Option<String> {
         let reason = || self.reason().map(Error::to_string);
         match self.state {
@@ -159,7 +159,7 @@ impl Shown {
                 reason().map(|reason| format!("{reason}{again}"))
             }
             State::Failed | State::Partial => reason(),
-            // A site that does not answer is all that there is to say.
+            // An unreachable site is more important than the progress.
             State::Running => reason().or_else(|| self.pace_text()),
             State::Paused => self.pace_text(),
             State::Queued if self.attempts > 0 => reason().map(|reason| format!("before: {reason}")),
@@ -173,7 +173,7 @@ fn buffered_json(buffered: &Buffered) -> Value {
     json!({"site": site, "bytes": bytes, "whole": whole, "until": moment(*until_ms)})
 }
 
-/// How far an attempt is.
+/// The progress of an attempt.
 fn progress_text(progress: &Progress) -> String {
     let done = pace::bytes_there(progress);
     let more = if progress.walk_done { "" } else { "+" };
@@ -185,18 +185,18 @@ pub(super) fn reason_json(error: &Error) -> Value {
     error_json(error)["error"].take()
 }
 
-/// How long until a moment.
+/// The time until a timestamp.
 pub(super) fn until(ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Duration::from_millis(ms).saturating_sub(now)
 }
 
-/// A moment for programs.
+/// A time for programs.
 pub(super) fn moment(ms: u64) -> String {
     utc(file_time(ms))
 }
 
-/// A moment for people.
+/// A time for people.
 pub(super) fn local_moment(ms: u64) -> String {
     local(file_time(ms), "%Y-%m-%d %H:%M:%S")
 }

@@ -1,7 +1,9 @@
-//! What to do about an error, by the case: who reads it, at which site, as which account it was tried, what to type.
+//! The remedy of an error, by the case: the reader's role, the site, the account that was refused, the command to
+//! type.
 //!
-//! Each code has a remedy that is right for everybody; here is what is better where more is known. What is known of the
-//! reader comes from the directory of the PoP or user that the command worked in, and is looked up when the first error is printed.
+//! Each code has a generic remedy that fits all readers; here are more specific ones where more is known. The facts
+//! about the reader come from the directory of the PoP or user that the command worked in, loaded when the first
+//! error is printed.
 
 use crate::catalogue::first_digits;
 use crate::config::{Config, nearest};
@@ -15,45 +17,46 @@ use renkei_core::remedy::{explained, fill, names};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Commands that with --all are for the administrator of the PoP of this machine.
+/// Commands whose --all is for the administrator of this machine's PoP.
 const FOR_EVERYBODY: [&str; 8] =
     ["transfers", "why", "cancel", "pause", "resume", "retry", "buffer", "unfinished"];
-/// Longest note of how somebody logged in.
+/// Longest record of the last login's options.
 const MAX_LOGIN_BYTES: u64 = 4096;
 
-/// Whoever reads an error.
+/// The user who reads an error.
 #[derive(Debug, Default)]
 struct Reader {
-    /// Whom the certificate names, if there is one.
+    /// The principal of the certificate, if there is one.
     principal: Option<Principal>,
     /// The site whose PoP is in this directory: the reader is its administrator.
     administers: Option<SiteName>,
-    /// The storages of that PoP and their directories.
+    /// The storages of that PoP and their roots.
     roots: Vec<(String, String)>,
     /// The sites that are known here.
     known: Vec<String>,
-    /// With which options the reader logged in last.
+    /// The options of the reader's last login.
     login: Option<String>,
-    /// What starts the PoP of this directory, if there is one; else whether the machine has one as a service.
+    /// The command that starts the PoP of this directory, if there is one; else whether the machine has one as a
+    /// service.
     serve: Option<String>,
 }
 
 static HOME: OnceLock<Home> = OnceLock::new();
 static READER: OnceLock<Reader> = OnceLock::new();
-/// `--dir` and `--identity` as they were given, to be repeated in commands.
+/// `--dir` and `--identity` as given, to be repeated in commands.
 static DIR: OnceLock<String> = OnceLock::new();
 
-/// Errors are told to the user of this directory, whose commands were given with `option`.
+/// Sets the directory of the user who reads errors, and the options that select it.
 pub(super) fn read_by(home: Home, option: String) {
-    // A second command in one process is a test's.
+    // A second command in one process occurs in tests only.
     let _ = HOME.set(home);
     if !option.is_empty() {
         let _ = DIR.set(option);
     }
 }
 
-/// The commands of a text that its reader is to type, with an option behind the program's name. Commands for others, and those
-/// that name their directory, stay as they are.
+/// Inserts an option behind the program's name in the commands that the reader is to type. Commands for other people,
+/// and those that name their directory, stay as they are.
 pub(super) fn with_option(text: &str, option: &str) -> String {
     let others = ["administrator", "ask ", "` there", "check there", "at that site"];
     let mine = |clause: &&str| !others.iter().any(|word| clause.contains(word));
@@ -75,12 +78,12 @@ fn in_spans(text: &str, option: &str) -> String {
     spans.collect::<Vec<_>>().join("`")
 }
 
-/// A text with commands of the reader, with the `--dir` that was given.
+/// A text with commands of the reader, with the given `--dir` inserted.
 pub(super) fn here(text: &str) -> String {
     DIR.get().map_or_else(|| text.to_owned(), |option| with_option(text, option))
 }
 
-/// What starts the PoP of a directory.
+/// The command that starts the PoP of a directory.
 pub(super) fn start(home: &Home) -> String {
     match *home == Home::system() {
         true => "`systemctl start renkei`".into(),
@@ -88,12 +91,12 @@ pub(super) fn start(home: &Home) -> String {
     }
 }
 
-/// What to do.
+/// The remedy of an error.
 pub(super) fn remedy(error: &Error) -> String {
     remedy_of(error, None)
 }
 
-/// What to do about the error of a queued transfer, whose id is known.
+/// The remedy for the error of a queued transfer with this id.
 pub(super) fn remedy_of(error: &Error, id: Option<&str>) -> String {
     let reader = READER.get_or_init(|| HOME.get().map(Reader::look).unwrap_or_default());
     here(&reader.told(error, id))
@@ -120,7 +123,7 @@ impl Reader {
         }
     }
 
-    /// The remedy with the words that are known, and what the others stand for.
+    /// The remedy with known words filled in, and an explanation of the remaining placeholders.
     fn told(&self, error: &Error, id: Option<&str>) -> String {
         let remedy = self.remedy(error).unwrap_or_else(|| error.code.row().remedy.into());
         let id = id.map(|id| ("ID", id.to_owned()));
@@ -175,7 +178,7 @@ impl Reader {
                 let place = quoted(&error.side);
                 let shows =
                     if error.side == "client" { "`df`".into() } else { format!("`renkei df {place}`") };
-                // What is written piece by piece begins anew.
+                // A write has no journal and starts again.
                 let resumes = if error.op == "write" { "" } else { ": a copy resumes" };
                 Some(format!("free space ({shows} shows it), then run the same command again{resumes}"))
             }
@@ -188,7 +191,7 @@ impl Reader {
                 ))
             }
             IsADirectory => directory(error),
-            // Sites are named by other commands, too.
+            // Other commands name sites, too.
             UsageInvalid if ["copy", "move", "parse path"].contains(&error.op.as_str()) => {
                 misspelt(error).or_else(|| self.nearly_a_place(error)).or_else(|| usage(error))
             }
@@ -209,14 +212,14 @@ impl Reader {
             ReplicaWrong => repaired(error),
             PopNotRunning => Some(self.not_running(error, &super::verb())),
             StorageUnknown => self.unknown_storage(error),
-            // That of a PoP, which no login mends.
+            // The certificate of a PoP, which no login renews.
             CertificateExpired if !error.subject.contains('@') => None,
             CertificateExpired | NotLoggedIn if error.op == "read credential" => self.log_in(),
             _ => None,
         }
     }
 
-    /// The names that an error and its reader have for the words of remedies.
+    /// The values for the placeholders in remedies, from the error and its reader.
     fn words(&self, error: &Error) -> Vec<(&'static str, String)> {
         let subject = &*error.subject;
         let first = subject.split([' ', ':']).next().unwrap_or_default();
@@ -230,19 +233,19 @@ impl Reader {
             ("USER@HOST", target.map(str::to_owned)),
             ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
         ];
-        // Whether the name of a site is one, the reader knows better.
+        // The reader's facts are better at telling site names.
         let told = names(error).into_iter().filter(|(word, _)| *word != "SITE");
-        // Of two names for a word the first counts: the reader is meant where the error names nobody.
+        // Of two values for a placeholder the first counts: the reader's own where the error names none.
         words.into_iter().filter_map(|(word, name)| Some((word, name?))).chain(told).chain(own).collect()
     }
 
-    /// Where the reader logged in last.
+    /// The target of the reader's last login by ssh.
     fn ssh_target(&self) -> Option<&str> {
         let mut options = self.login.as_deref()?.split(' ');
         options.find(|option| *option == "--ssh").and_then(|_| options.next())
     }
 
-    /// The storage that an error names, or one of the reader's PoP by its directory.
+    /// The storage that an error names, or one of the reader's PoP by its root.
     fn storage_of(&self, error: &Error) -> Option<String> {
         let named = Some(&error.subject).filter(|_| error.code == Code::AgentRefused).cloned();
         let by_path =
@@ -258,7 +261,7 @@ impl Reader {
         self.administers.as_ref().is_some_and(|own| own.as_str() == site)
     }
 
-    /// Another site knows the name of the reader's own one already.
+    /// The remedy if another site with the reader's site name is known there already.
     fn taken_name(&self, error: &Error) -> String {
         let (own, side) = (&error.subject, &error.side);
         let other = if is_label(side) && side != "client" && side != own { side } else { "the other site" };
@@ -267,7 +270,7 @@ impl Reader {
         format!("{made}; or {asked}: `renkei trust remove {own}` there makes room for it")
     }
 
-    /// The file system refused an account.
+    /// The remedy if the file system refused an account.
     fn denied(&self, error: &Error) -> Option<String> {
         let (side, path) = (&error.side, &error.subject);
         let Some((account, _)) = error.cause.split_once(" may not ") else {
@@ -299,7 +302,7 @@ impl Reader {
         })
     }
 
-    /// The file system refused the owner, for whom no access list counts.
+    /// The remedy if the file system refused the owner, to whom access lists do not apply.
     fn denied_to_owner(&self, error: &Error, account: &str, rights: &str, mode: &str) -> String {
         let (side, path) = (&error.side, &error.subject);
         let is_here = side == "client" || self.is_administrator(side);
@@ -321,20 +324,20 @@ impl Reader {
         }
     }
 
-    /// Where a path of the reader's own PoP is in the machine's file system.
+    /// The path in the machine's file system of a path of the reader's own PoP.
     fn on_disk(&self, path: &str) -> Option<String> {
         let (storage, below) = path.strip_prefix('/')?.split_once('/').unwrap_or((&path[1..], ""));
         let root = self.roots.iter().find(|(name, _)| name == storage)?.1.trim_end_matches('/');
         Some(if below.is_empty() { root.into() } else { format!("{root}/{below}") })
     }
 
-    /// Nobody answers.
+    /// The remedy for an unreachable site.
     fn unreached(&self, error: &Error) -> Option<String> {
         let name = error.subject.split(' ').next().unwrap_or_default();
         let site = Some(name).filter(|name| self.known.iter().any(|known| known == name))?;
         let test = format!("`renkei doctor {site}` tests each step of the connection");
         let own_site = self.principal.as_ref().is_some_and(|own| own.site().as_str() == site);
-        // A PoP is told by its partners themselves.
+        // A PoP learns changed addresses from its partners.
         let moved = match self.administers {
             None => "; if its address changed, `renkei login` learns the new one",
             Some(_) => "",
@@ -351,7 +354,7 @@ impl Reader {
         })
     }
 
-    /// A site that is known, by another authority than the one that signed.
+    /// The remedy for a known site whose certificate another authority signed.
     fn other_authority(&self, error: &Error) -> Option<String> {
         let site = error.subject.rsplit('@').next().filter(|_| error.cause.contains(" known here ("))?;
         let again = format!("`renkei trust remove {site}`, and `renkei join` with an invitation of {site}");
@@ -386,7 +389,7 @@ impl Reader {
         Some(format!("ask the administrator of {side} for `renkei map add {principal} ACCOUNT`"))
     }
 
-    /// A volume of which more is granted to others.
+    /// The remedy for a missing grant on a volume.
     fn not_granted(&self, error: &Error) -> Option<String> {
         let right = ["write", "read"].into_iter().find(|right| {
             error.cause.contains(&format!("lets you {right} it"))
@@ -412,7 +415,8 @@ impl Reader {
         Some(format!("{who}: `renkei volume grant {volume} {principal} {right}`"))
     }
 
-    /// A local path that was most likely meant as a place at a site: `alice@kek:/data/x`, `kek:data`, `kek`.
+    /// The remedy for a local path that was most likely meant as a place at a site: `alice@kek:/data/x`, `kek:data`,
+    /// `kek`.
     fn nearly_a_place(&self, error: &Error) -> Option<String> {
         if error.subject.starts_with(['/', '.', '-']) {
             return None;
@@ -433,7 +437,7 @@ impl Reader {
         })
     }
 
-    /// Of the reader's own PoP, or of another site.
+    /// The remedy for an unknown storage, of the reader's own PoP or of another site.
     fn unknown_storage(&self, error: &Error) -> Option<String> {
         let is_own =
             self.administers.is_some() && (error.side == "client" || self.is_administrator(&error.side));
@@ -456,7 +460,7 @@ impl Reader {
         Some(format!("did you mean {meant}? {}", Code::SiteUnknown.row().remedy))
     }
 
-    /// Only its administrator starts a PoP; others are told whom to ask, and what they can do without it.
+    /// Only its administrator can start a PoP; other readers get the contact, and alternatives without it.
     fn not_running(&self, error: &Error, verb: &str) -> String {
         let side = error.side.as_str();
         if !["client", ""].contains(&side) {
@@ -477,7 +481,7 @@ impl Reader {
         }
     }
 
-    /// As it was done the last time.
+    /// The login command with the options of the last time.
     fn log_in(&self) -> Option<String> {
         let options = self.login.as_ref()?.trim();
         let space = if options.is_empty() { "" } else { " " };
@@ -485,12 +489,12 @@ impl Reader {
     }
 }
 
-/// Whether a socket is that of a PoP somebody named, and not the one that a machine's service would have.
+/// Whether a socket is that of an explicitly named PoP, not the one of the machine's service.
 fn is_named_pop(socket: &str) -> bool {
     socket.starts_with('/') && Path::new(socket) != Home::system_socket()
 }
 
-/// What a user of a site does whose machine has no PoP.
+/// The remedy for a user of a site whose machine has no PoP.
 fn no_pop_here(site: &SiteName, verb: &str) -> String {
     let here = "there is no PoP on this machine";
     match verb {
@@ -516,7 +520,8 @@ fn busy(error: &Error) -> String {
     )
 }
 
-/// The permissions of what refused an account, if that is its owner; a cause ends as `al may not read it: al:staff drwx------`.
+/// The mode bits of the refusing file, if the account owns it; a cause ends as `al may not read it: al:staff
+/// drwx------`.
 fn mode_of_own<'e>(error: &'e Error, account: &str) -> Option<&'e str> {
     let found = error.cause.split(';').next()?;
     let (_, whose) = found.rsplit_once(": ")?;
@@ -526,7 +531,7 @@ fn mode_of_own<'e>(error: &'e Error, account: &str) -> Option<&'e str> {
     (owner == account && is_of_it).then_some(mode)
 }
 
-/// The same place with the name of its storage in small letters.
+/// The same place with the name of its storage in lower case.
 fn of_small_letters(site: &str, path: &str) -> Option<String> {
     let (storage, rest) =
         path.split_once('/').map_or((path, String::new()), |(name, rest)| (name, format!("/{rest}")));
@@ -536,7 +541,7 @@ fn of_small_letters(site: &str, path: &str) -> Option<String> {
         .then(|| format!("did you mean {place}? The names of storages are small letters"))
 }
 
-/// What is not there, and where to look.
+/// The remedy for a path that does not exist.
 fn absent(error: &Error) -> String {
     let (side, path) = (&error.side, &error.subject);
     if side == "client" || !path.starts_with('/') {
@@ -547,7 +552,7 @@ fn absent(error: &Error) -> String {
     format!("check the path: `renkei ls {place}` lists what is there")
 }
 
-/// A directory where a file is needed.
+/// The remedy for a directory where a file is needed.
 fn directory(error: &Error) -> Option<String> {
     let place = quoted(&format!("{}:{}", error.side, error.subject));
     match error.op.as_str() {
@@ -560,7 +565,7 @@ fn directory(error: &Error) -> Option<String> {
     }
 }
 
-/// The command whose usage the parser showed: `renkei storage list`.
+/// The command in the parser's usage line: `renkei storage list`.
 fn command_of(cause: &str) -> Option<&str> {
     let (_, usage) = cause.split_once("usage: ")?;
     let is_word = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
@@ -568,7 +573,7 @@ fn command_of(cause: &str) -> Option<&str> {
     Some(usage[..words.map(str::len).sum()].trim_end())
 }
 
-/// A mistake in the arguments.
+/// The remedy for an error in the arguments.
 fn usage(error: &Error) -> Option<String> {
     let command = command_of(&error.cause)?;
     let words = command.strip_prefix("renkei").unwrap_or(command);
@@ -580,7 +585,7 @@ fn usage(error: &Error) -> Option<String> {
     })
 }
 
-/// What `--repair` has repaired needs no second one.
+/// A file repaired by `--repair` needs no second repair.
 fn repaired(error: &Error) -> Option<String> {
     let is_repaired = error.cause.ends_with("it was fetched again from another site");
     is_repaired.then(|| {
@@ -591,7 +596,7 @@ fn repaired(error: &Error) -> Option<String> {
     })
 }
 
-/// A volume is made of what is there, which nobody needs to remove for that.
+/// A volume is created in place from existing files, which need not be removed.
 fn not_empty(error: &Error) -> Option<String> {
     let dir = quoted(&error.subject);
     (error.op == "create volume").then(|| {
@@ -599,7 +604,7 @@ fn not_empty(error: &Error) -> Option<String> {
     })
 }
 
-/// A verb or the name of a site that is another one by a letter or its case.
+/// The remedy for a misspelt verb or site name, one letter or its case off.
 fn misspelt(error: &Error) -> Option<String> {
     let command = command_of(&error.cause).unwrap_or("renkei");
     let words = command.strip_prefix("renkei").unwrap_or_default();
@@ -647,7 +652,7 @@ mod tests {
         let told = reader().remedy(&denied).unwrap();
         assert!(told.starts_with("at kek you work as al: ask "), "{told}");
         assert!(told.ends_with("`setfacl -m u:al:rwx` on that directory"), "{told}");
-        // The administrator is told the path on the disk.
+        // The administrator gets the path on the disk.
         let told = administrator().remedy(&denied).unwrap();
         assert!(told.starts_with("as root: `setfacl -m u:al:rwx '/lustre/my data/run'`"), "{told}");
         let here = Error { side: "client".into(), cause: "al may not read it".into(), ..denied };
@@ -668,7 +673,7 @@ mod tests {
             ..denied("al may not read it: al:staff ----r--r--")
         };
         assert_eq!(reader().remedy(&here).unwrap(), "al owns it: `chmod u+rX /x`");
-        // Where the mode is not why, another mode does not help.
+        // Where the mode is not the reason, changing it does not help.
         let told = administrator().remedy(&denied("al may not read it: al:staff -rw-------")).unwrap();
         assert!(told.contains("`lsattr -d '/lustre/my data/my run'`") && !told.contains("chmod"), "{told}");
         let other = denied("al may not write in it: bo:staff drwx------");
@@ -869,7 +874,7 @@ mod tests {
         assert_eq!(by_ssh.remedy(&of_a_pop), None);
     }
 
-    /// A PoP that does not answer on this machine.
+    /// The error of a PoP that does not answer on this machine.
     fn not_running(socket: &str) -> Error {
         Error { side: "client".into(), op: "connect".into(), ..error(Code::PopNotRunning, socket, "") }
     }
@@ -882,7 +887,7 @@ mod tests {
         let of_the_machine = Reader { serve: Some("`systemctl start renkei`".into()), ..reader() };
         let told_user = told(&of_the_machine, "status");
         assert!(told_user.starts_with("start it as root: ") && told_user.contains("or ask"), "{told_user}");
-        // Nobody starts one where there is none.
+        // Without a PoP there is nothing to start.
         for (verb, is_told) in [
             ("login", "`renkei login --ssh USER@HOST`"),
             ("status", "`renkei status titech`"),

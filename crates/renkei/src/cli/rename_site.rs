@@ -1,4 +1,4 @@
-//! `renkei site rename`: the site gets another name, which partners take over by themselves.
+//! `renkei site rename`: the site gets another name, which partners take over automatically.
 
 use super::Context;
 use super::confirm::confirm;
@@ -30,14 +30,14 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Renamed {
     site: SiteName,
-    /// All names that the site had before.
+    /// All previous names of the site.
     former: Vec<String>,
     outcome: Outcome,
     fingerprint: String,
-    /// Until when certificates under the former name are good.
+    /// Until when certificates under the former name are valid.
     former_until: String,
     former_until_unix: i64,
-    /// Sites that are told the new name.
+    /// Partners that get the new name.
     partners: Vec<SiteName>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// What somebody should know before it is done.
+/// Warnings before the renaming.
 fn warnings(partners: &[SiteName], days: u64) -> Vec<String> {
     let users = format!(
         "users, agents and mounts go on with their certificates for {} at most; the next `renkei login` gives one with the new name",

@@ -1,4 +1,4 @@
-//! `renkei replicate`, and what `evict` and `verify` share with it.
+//! `renkei replicate`, and shared code of `evict` and `verify`.
 
 use super::Context;
 use super::connect::{place, unexpected};
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     each(&args.which, "held", context, AboutVolume::Replicate)
 }
 
-/// Asks for something to be done with the replicas of each path, and tells what was.
+/// Requests an action on the replicas of each path, and reports the results.
 pub(super) fn each(
     which: &Which,
     done: &'static str,
@@ -84,7 +84,7 @@ impl Which {
     }
 }
 
-/// Asks a site about a volume.
+/// Sends a request about a volume to a site.
 pub(super) fn ask(
     many: &mut Many<'_>,
     path: &EndpointPath,

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Failures shown as text without `-v`.
 const SHOWN_FAILURES: usize = 20;
 
-/// What a transfer did; the schema is in docs/json.md.
+/// The result of a transfer; the schema is in docs/json.md.
 #[derive(Debug, Serialize)]
 struct Transferred {
     transfer: String,
@@ -42,7 +42,7 @@ struct Transferred {
     shown: usize,
 }
 
-/// Prints the report and gives the exit status.
+/// Prints the report and returns the exit status.
 pub(super) fn transferred(
     verb: Verb,
     dry_run: bool,
@@ -63,7 +63,7 @@ pub(super) fn transferred(
         match note {
             Note::WouldSend(path) => would_send.push(path.to_string()),
             Note::Removed(path) => removed.push(path.to_string()),
-            // The summary lists the first of those that failed; those that arrived were shown.
+            // The summary lists the first failed ones; arrived ones were printed.
             Note::Failed(_) | Note::Arrived(_) => {}
         }
     }
@@ -153,7 +153,7 @@ impl Transferred {
         let moved = human(self.bytes_moved);
         match self.bytes_moved {
             0 => writeln!(out, "{verb} {what} in {seconds:.1} s")?,
-            // A rate of a moment says nothing.
+            // A rate over less than a second is meaningless.
             _ if seconds < 1.0 => {
                 writeln!(out, "{verb} {what} in {seconds:.1} s: {moved} moved, verified with BLAKE3")?;
             }
@@ -176,7 +176,7 @@ impl Transferred {
         Ok(())
     }
 
-    /// `2 files (28 MiB), 1 directory, 3 links`, without what there is none of.
+    /// `2 files (28 MiB), 1 directory, 3 links`, without zero counts.
     fn what(&self) -> String {
         let mut parts = vec![format!("{} ({})", counted(self.files, "file", "files"), human(self.bytes))];
         for (count, one, many) in [(self.dirs, "directory", "directories"), (self.links, "link", "links")] {

@@ -1,4 +1,4 @@
-//! `renkei restore`: puts back what `renkei backup` saved.
+//! `renkei restore`: restores a backup of `renkei backup`.
 
 use super::output::Report;
 use super::quantity::counted;
@@ -28,10 +28,10 @@ struct Restored {
     site: Option<String>,
     files: usize,
     dir: String,
-    /// What starts the PoP.
+    /// The command that starts the PoP.
     #[serde(skip)]
     start: String,
-    /// The database server that has the catalogue.
+    /// The database server of the catalogue.
     server: Option<String>,
 }
 

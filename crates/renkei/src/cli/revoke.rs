@@ -1,4 +1,4 @@
-//! `renkei revoke`: takes certificates back.
+//! `renkei revoke`: revokes certificates.
 
 use super::Context;
 use super::confirm::confirm;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// What it means if the PoP's own certificate is among them.
+/// Warnings if the PoP's own certificate is among them.
 fn own_pop(home: &Home, serials: &[String], authority: &Authority) -> Result<Vec<String>, Error> {
     let pem = read_text(&home.host_cert(), 256 * 1024)?;
     let shown = pem.map(|pem| Facts::read(&parse_chain(&pem)?[0])).transpose()?.map(|facts| facts.serial);

@@ -1,4 +1,4 @@
-//! `renkei site rotate-authority`: the site gets a new authority, which partners take over by themselves.
+//! `renkei site rotate-authority`: the site gets a new authority, which partners take over automatically.
 
 use super::Context;
 use super::confirm::confirm;
@@ -53,12 +53,12 @@ struct Rotated {
     site: SiteName,
     outcome: Outcome,
     fingerprint: String,
-    /// Until when the authority before is good.
+    /// Until when the previous authority is valid.
     previous_until: String,
     previous_until_unix: i64,
     /// Whether it still is.
     overlap: bool,
-    /// Partners that have not taken the new authority over, as far as the PoP knows.
+    /// Partners that have not taken over the new authority, as far as the PoP knows.
     not_taken_over: Vec<SiteName>,
 }
 
@@ -78,19 +78,19 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     };
     let mut report = report(&home, outcome, now)?;
     if args.finish {
-        // The card says since now that it is over, which nobody has heard yet; the authority is known to all but these.
+        // The end of the overlap changes the card, which no partner has yet; all but these know the authority.
         report.not_taken_over = not_taken_over;
     }
     context.output.done(&report)?;
     Ok(0)
 }
 
-/// The site's card of now, and which partners have not taken it.
+/// The site's current card, and the partners that have not taken it over.
 fn standing(home: &Home) -> Result<(SiteCard, Vec<SiteName>), Error> {
     let trust = Trust::load(home)?;
     let none = || Error::new(Code::NotInitialised, "rotate authority", home.config_dir().display(), "");
     let card = trust.own_card().ok_or_else(none)?.clone();
-    // Where the PoP has not looked yet, nobody has it.
+    // Before the first round of the PoP, no partner has it.
     let untold = partner_updates::untold(home, &card);
     let all = || trust.list().map(|one| one.site.clone()).filter(|site| *site != card.site).collect();
     let not_taken_over = untold.map_or_else(all, |sites| sites.into_iter().collect());

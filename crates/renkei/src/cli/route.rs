@@ -1,4 +1,4 @@
-//! `renkei route`: the ways to sites, and why.
+//! `renkei route`: the ways to sites, and why one is chosen.
 
 use super::connect::{own_site, session, site_argument, unexpected};
 use super::output::Report;
@@ -37,7 +37,7 @@ pub struct Args {
     to: Option<OsString>,
 }
 
-/// Exit status if no way leads there now, as of a site that cannot be reached.
+/// Exit status if no way works now, as for an unreachable site.
 const NO_WAY: u8 = 8;
 
 #[derive(Serialize)]
@@ -45,7 +45,7 @@ struct Shown {
     from: String,
     to: SiteName,
     ways: Vec<Row>,
-    /// Why they were not tried.
+    /// The reason why they were not tested.
     untested: Option<String>,
 }
 
@@ -54,9 +54,9 @@ struct Row {
     hops: Vec<String>,
     why: String,
     against: Option<String>,
-    /// Why it does not lead there now.
+    /// The reason why it does not work now.
     failed: Option<String>,
-    /// Whether it is the first that may be taken and did not fail.
+    /// Whether it is the first permitted one that did not fail.
     chosen: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(if leads { 0 } else { NO_WAY })
 }
 
-/// Who has what an argument names: the PoP of a site, or an agent of it, if the site can be asked and says so.
+/// The holder of a named place: the PoP of a site, or an agent of it, if the site can be asked.
 fn end_of(argument: &OsStr, context: &Context) -> Result<Principal, Error> {
     let site = site_of(argument)?;
     let place = EndpointPath::parse(argument.as_bytes()).ok().flatten().and_then(|path| path.place);
@@ -105,7 +105,7 @@ fn site_of(argument: &OsStr) -> Result<SiteName, Error> {
     }
 }
 
-/// The ways of this user, or of the PoP in this directory if nobody is logged in.
+/// The ways of this user, or of the PoP in this directory without a login.
 fn from_here(to: &SiteName, context: &Context) -> Result<Vec<TriedWay>, Error> {
     match connect::dialler(context, &[to]) {
         Ok(dialler) => dialler.test_ways(to),
@@ -123,7 +123,8 @@ fn pop(home: &Home, context: &Context) -> Result<Dialler, Error> {
     Ok(dialler.with_rules(config.route_rules()))
 }
 
-/// The ways that one site has to another: its PoP tries them, or the cards known here tell, and why the PoP does not.
+/// The ways from one site to another: tested by its PoP, or derived from the cards known here, with the reason why
+/// not tested.
 fn between(
     from: &Principal,
     to: &SiteName,
@@ -170,7 +171,7 @@ fn rows(from: &str, to: &Principal, ways: Vec<TriedWay>) -> Vec<Row> {
     ways.into_iter().enumerate().map(row).collect()
 }
 
-/// Who dials whom, one hop each.
+/// The connections of a way, one hop each.
 fn hops(from: &str, to: &SiteName, way: &Way) -> Vec<String> {
     match way {
         Way::Direct => vec![format!("{from} connects to {to}")],
@@ -181,7 +182,7 @@ fn hops(from: &str, to: &SiteName, way: &Way) -> Vec<String> {
     }
 }
 
-/// From the PoP to the agent that has the place.
+/// The hop from the PoP to the agent that serves the place.
 fn last_hop(to: &Principal) -> Option<String> {
     match to {
         Principal::Agent { site, .. } => {

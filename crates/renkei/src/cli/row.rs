@@ -1,4 +1,4 @@
-//! An entry as `ls` and `stat` show it.
+//! An entry in the form of `ls` and `stat`.
 
 use super::quantity::Sizes;
 use super::time::{local, utc};
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 /// One entry; the schema is in docs/json.md.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
-    /// Its name, or the path it was asked by; printable.
+    /// Its name, or the path of the request; printable.
     pub(super) name: String,
     /// The name's bytes, if `name` is not exactly them.
     name_hex: Option<String>,
@@ -35,7 +35,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Shows an entry under a name.
+    /// The row of an entry under a name.
     pub(super) fn new(entry: &Entry, name: &[u8]) -> Self {
         let target = match &entry.kind {
             EntryKind::Symlink { target } => Some(target.as_slice()),
@@ -77,7 +77,7 @@ impl Row {
         &self.mode
     }
 
-    /// Owner and group, `?` where the site does not tell.
+    /// Owner and group, `?` where the site does not report them.
     pub(super) fn owners(&self) -> (&str, &str) {
         let (owner, group) = (shown(&self.owner), shown(&self.group));
         (owner, group)
@@ -112,7 +112,7 @@ pub(super) fn write_long(rows: &[Row], sizes: Sizes, out: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Hexadecimal form of bytes that cannot be read off their printable form.
+/// Hexadecimal form of bytes that differ from their printable form.
 pub(super) fn hex_unless_plain(bytes: &[u8]) -> Option<String> {
     (printable(bytes).as_bytes() != bytes).then(|| crate::mover::hex(bytes))
 }

@@ -1,4 +1,4 @@
-//! `renkei rule`: drop folders, from which a PoP forwards what ordinary tools put there.
+//! `renkei rule`: drop folders, from which a PoP forwards files that other tools put there.
 
 use super::Context;
 use super::output::Report;

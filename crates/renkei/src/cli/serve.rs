@@ -34,8 +34,8 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     begin_again_if_renamed(ended)
 }
 
-/// After a site was renamed the process begins again, as the same program with the same arguments, so that no part of it goes on
-/// with the former name.
+/// Restarts the process after a site was renamed (exec of the same program with the same arguments), so that no part
+/// of it continues with the former name.
 pub(super) fn begin_again_if_renamed(ended: Ended) -> Result<u8, Error> {
     if ended == Ended::Stopped {
         return Ok(0);

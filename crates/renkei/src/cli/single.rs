@@ -1,4 +1,4 @@
-//! Operations on single names at sites: a file session for each directory that is named.
+//! Operations on single names at sites: one file session per named directory.
 
 use super::Context;
 use super::cat::split;
@@ -17,12 +17,12 @@ pub(super) struct FileSessions<'c> {
 }
 
 impl<'c> FileSessions<'c> {
-    /// None is open yet.
+    /// Without open sessions.
     pub(super) fn new(context: &'c Context) -> Self {
         FileSessions { context, open: HashMap::new() }
     }
 
-    /// The session of the directory that `path` lies in, and the name there; a storage itself has none.
+    /// The session of the parent directory of `path`, and the name there; a storage itself has none.
     pub(super) fn parent_of(&mut self, path: &EndpointPath) -> Result<(&RemoteFiles, RelPath), Error> {
         let (dir, name) = split(&place(path)?)?;
         let key = (path.site.clone(), dir.clone());
@@ -35,7 +35,7 @@ impl<'c> FileSessions<'c> {
     }
 }
 
-/// Asks for what is answered with an item.
+/// Runs an operation that is answered with an item.
 pub(super) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
     match files.operate(op, b"")? {
         Answer::Item(item) => Ok(item),
@@ -43,7 +43,7 @@ pub(super) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
     }
 }
 
-/// Asks for what is only done.
+/// Runs an operation without a result.
 pub(super) fn done(files: &RemoteFiles, op: Op) -> Result<(), Error> {
     match files.operate(op, b"")? {
         Answer::Done => Ok(()),

@@ -1,4 +1,4 @@
-//! `renkei site`: what belongs to a site as a whole: its name and its authority.
+//! `renkei site`: operations on a site as a whole: its name and its authority.
 
 use super::{Context, rename_site, rotate_authority};
 use clap::Subcommand;

@@ -18,7 +18,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Opens the directory a source lies in, or the source itself if `contents` of it are meant.
+    /// Opens the directory of a source, or the source itself if its `contents` are meant.
     ///
     /// As cp does: a link named as a source is followed unless trees are copied.
     pub(super) fn root(
@@ -53,13 +53,13 @@ impl Sources {
     }
 }
 
-/// What the user wrote before the source's name; the real directory, if a link was followed to another name.
+/// The path before the source's name as typed; the real directory, if a link was followed to another name.
 fn shown_parent(path: &Path, resolved: &Path) -> String {
     let named = if path.file_name() == resolved.file_name() { path } else { resolved };
     printable(named.parent().unwrap_or(named).as_os_str().as_bytes())
 }
 
-/// A directory that the user named and that is not there is a wrong path, not an unmounted storage.
+/// A directory named by the user that does not exist is a wrong path, not an unmounted storage.
 pub(super) fn not_found(error: Error) -> Error {
     if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }

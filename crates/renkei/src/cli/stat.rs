@@ -1,4 +1,4 @@
-//! `renkei stat`: everything known about one path.
+//! `renkei stat`: all attributes of one path.
 
 use super::connect::unexpected;
 use super::glob;

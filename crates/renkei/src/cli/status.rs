@@ -1,4 +1,4 @@
-//! `renkei status`: what a PoP is doing.
+//! `renkei status`: the activities of a PoP.
 
 use super::connect::{session, site_argument, unexpected};
 use super::output::Report;
@@ -39,7 +39,7 @@ struct Shown {
     site: Option<String>,
     #[serde(flatten)]
     status: Status,
-    /// What is not as it should be; for the administrator of the PoP alone.
+    /// The conditions that need attention; for the administrator of the PoP alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     conditions: Option<Vec<Condition>>,
 }
@@ -73,7 +73,7 @@ fn answer(shown: Shown, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// That of a site, with what is the user's.
+/// The status of a site, with the user's transfers.
 fn of_site(site: &SiteName, context: &Context) -> Result<Shown, Error> {
     match session(context, site)?.ask(Request::Status)? {
         Reply::Status(status) => Ok(Shown { site: Some(site.to_string()), status, conditions: None }),
@@ -86,12 +86,12 @@ fn local(context: &Context) -> Result<Shown, Error> {
     let path = login::socket(&home, None);
     let mut answer = socket::request(&path, &json!({"op": "status"}))?;
     let conditions: Option<Vec<Condition>> = serde_json::from_value(answer["conditions"].take()).ok();
-    // The PoP does not know how its directory is named here.
+    // The PoP does not know the `--dir` of its directory here.
     let typed_here = |condition: Condition| Condition { remedy: here(&condition.remedy), ..condition };
     let conditions = conditions.map(|all| all.into_iter().map(typed_here).collect());
     let status = serde_json::from_value(answer)
         .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", path.display(), error))?;
-    // Also where the file was made unusable while the PoP runs: that is among what it tells.
+    // Also with an invalid configuration while the PoP runs: that is among its conditions.
     let site = Config::load(&home).ok().and_then(|config| config.site).map(|site| site.to_string());
     Ok(Shown { site, status, conditions })
 }
@@ -138,7 +138,7 @@ fn line(transfer: &TransferStatus) -> String {
     format!("{short}  {direction:<7}  {principal}  {place}{class}  {told}")
 }
 
-/// What a file session did.
+/// The counters of a file session.
 fn files_text(progress: &Progress) -> String {
     let operations = counted(progress.files_done, "operation", "operations");
     format!("{operations}  {}", human(progress.bytes_moved))

@@ -1,4 +1,4 @@
-//! `renkei storage`: the named roots of a PoP.
+//! `renkei storage`: the storages of a PoP, its named roots.
 
 use super::Context;
 use super::confirm::confirm;
@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a running PoP may take to see that a storage is the right one again.
+/// Timeout for a running PoP to accept a storage again.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Name the directories a PoP serves
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
 }
 
-/// What speaks against removing a storage: the volumes that are in it.
+/// Warnings against removing a storage: the volumes that are in it.
 fn volumes_in(home: &Home, storage: &str) -> Result<Vec<String>, Error> {
     let volumes = volume_config::load(home)?;
     let inside = volumes.iter().filter(|(_, facts)| facts.storage == storage);
@@ -144,7 +144,8 @@ fn volumes_in(home: &Home, storage: &str) -> Result<Vec<String>, Error> {
     Ok(inside.map(told).collect())
 }
 
-/// Waits until the PoP, if it runs, has closed all below a directory, so that it can be unmounted; what is still open.
+/// Waits until the PoP, if it runs, has closed all files below a directory, so that it can be unmounted; returns the
+/// number still open.
 fn await_release(home: &Home, path: &Path) -> u64 {
     if path.as_os_str().is_empty() {
         return 0;
@@ -153,7 +154,7 @@ fn await_release(home: &Home, path: &Path) -> u64 {
     answer.ok().and_then(|open| open.as_u64()).unwrap_or(0)
 }
 
-/// A storage and a volume never have the same name.
+/// Refuses the name of a volume for a storage.
 fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
     match volume_config::load(home)?.contains_key(name) {
         true => Err(Error::new(Code::PathExists, "add storage", name, "there is a volume of that name")),
@@ -161,7 +162,7 @@ fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Reads `NAME=PATH`, as it is given to `init`; the directory must be there.
+/// Parses `NAME=PATH` of `init`; the directory must exist.
 pub(super) fn named(argument: &str) -> Result<(String, Storage), Error> {
     let (name, path) = argument.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
@@ -178,7 +179,7 @@ fn is_mount_point(path: &Path) -> bool {
     LocalStore::open(path, AccessMode::ReadOnly).is_ok_and(|store| store.is_mount_point())
 }
 
-/// Adds a storage, and records which directory it is: what is found under its path later has to be the same.
+/// Adds a storage, and records the identity of its directory, which is checked from then on.
 pub(super) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
     if storage.agent.is_some() {
         return add_storage(home, name, storage);
@@ -186,7 +187,7 @@ pub(super) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Resu
     storage_identity::check_new(home, name, storage)?;
     add_storage(home, name, storage)?;
     match storage_identity::accept(home, name, storage) {
-        // The PoP records it when the file system is mounted, or when it starts with more rights than these.
+        // The PoP records it when the file system is mounted, or when it starts with more privileges.
         Err(error) if matches!(error.code, Code::StorageNotMounted | Code::PermissionDenied) => Ok(()),
         done => done,
     }
@@ -211,7 +212,7 @@ fn accept(name: &str, require_mount: Option<Choice>, context: &Context) -> Resul
     changed("accepted", name, context)
 }
 
-/// Waits until the PoP, if it runs, serves a storage again: the next command finds it so.
+/// Waits until the PoP, if it runs, serves a storage again, so that the next command can use it.
 fn await_pop(name: &str, home: &Home) {
     let since = Instant::now();
     let stops = |one: &Value| one["what"] == "storage" && one["name"] == name;
@@ -253,7 +254,7 @@ fn list(context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The absolute path of a root; it must be a directory, so that a typo shows now.
+/// The absolute path of a root; it must be a directory, so that a typo is reported now.
 fn root(path: &Path) -> Result<PathBuf, Error> {
     let absolute = std::path::absolute(path).map_err(|error| file_error("add storage", path, &error))?;
     let metadata = absolute.metadata().map_err(|error| file_error("add storage", path, &error))?;

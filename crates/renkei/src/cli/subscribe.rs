@@ -47,7 +47,7 @@ pub struct Args {
     no_wait: bool,
 }
 
-/// How often it is asked whether the tree has come.
+/// Poll interval until the tree has arrived.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
@@ -89,7 +89,7 @@ fn storage_of<'c>(name: &str, config: &'c Config) -> Result<&'c Storage, Error> 
     config.storage.get(name).ok_or_else(unknown)
 }
 
-/// Waits until all of the tree is here; why it does not come, if so. The PoP goes on to ask for it.
+/// Waits until the whole tree is here; returns the error if it does not come. The PoP keeps asking for it.
 fn await_tree(volume: &str, home: &Home) -> Result<Option<Error>, Error> {
     loop {
         let standing: Standing = ask(home, json!({"op": "volume", "act": "standing", "name": volume}))?;

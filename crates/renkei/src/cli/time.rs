@@ -1,15 +1,15 @@
-//! Moments for people and for programs, by the C library, which knows the machine's time zone.
+//! Formats times for people and for programs, by the C library, which knows the machine's time zone.
 
 use renkei_core::entry::FileTime;
 use std::ffi::CString;
 
-/// Local time in a format of strftime; `?` for a year no calendar has.
+/// Local time in a format of strftime; `?` for a year out of range.
 pub(super) fn local(time: FileTime, format: &str) -> String {
     // SAFETY: both arguments are valid for the call.
     broken_down(time, |secs, parts| unsafe { !libc::localtime_r(secs, parts).is_null() }, format)
 }
 
-/// Universal time as RFC 3339 writes it, with nanoseconds.
+/// Universal time in RFC 3339 format, with nanoseconds.
 pub(super) fn utc(time: FileTime) -> String {
     // SAFETY: both arguments are valid for the call.
     let seconds = broken_down(

@@ -1,4 +1,4 @@
-//! Runs one copy or sync: opens the sessions, moves, tries again when the connection is lost, reports.
+//! Runs one copy or sync: opens the sessions, moves, retries when the connection is lost, reports.
 
 use super::connect::{self, unexpected};
 use super::copy_plan::{
@@ -50,10 +50,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// First pause before trying again; doubles up to [`MAX_PAUSE`].
+/// Initial backoff before a retry; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// Bytes per second one stream carries on any path: with the kernel's common window of 4 MiB, at half a second.
+/// Bytes per second that one stream carries on any path: with the kernel's common window of 4 MiB, at an RTT of half
+/// a second.
 const STREAM_CARRIES: u64 = 8 << 20;
 
 /// The classes, as `--class` names them.
@@ -120,15 +121,15 @@ impl Default for Common {
 }
 
 impl Common {
-    /// Under a limit few streams carry it, so that blocks of a file are done one after the other and a copy that
-    /// is stopped has some to keep.
+    /// The number of streams: under a rate limit few suffice, so that the extents of a file are sent one after the
+    /// other and a copy that is interrupted has some to keep.
     fn max_streams(&self) -> u16 {
         let enough = self.limit.map_or(u64::MAX, |limit| limit.div_ceil(STREAM_CARRIES));
         let enough = self.streams.min(u16::try_from(enough).unwrap_or(u16::MAX));
         if self.class == ClassName::Background { enough.min(BACKGROUND_STREAMS) } else { enough }
     }
 
-    /// How long to try again after the connection was lost.
+    /// How long to retry after the connection was lost.
     pub(super) fn retry_for(&self) -> Duration {
         Duration::from_secs(self.retry_for)
     }
@@ -148,7 +149,7 @@ impl Common {
     }
 }
 
-/// Which verb asked; names the report.
+/// The verb that was given; names the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// `cp`.
@@ -169,12 +170,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether what is in a source is meant, and not the source itself.
+    /// Whether the contents of a source are meant, and not the source itself.
     fn means_contents(&self, source: &Spec) -> bool {
         source.has_slash() || self.verb == Verb::Sync || self.common.files_from.is_some()
     }
 
-    /// The names that are listed, if a list was given.
+    /// The listed names, with `--files-from`.
     fn listed(&self, sources: &[Spec]) -> Result<Option<Vec<Listed>>, Error> {
         let Some(file) = &self.common.files_from else { return Ok(None) };
         let invalid = |cause| Err(Error::new(Code::UsageInvalid, "copy", "--files-from", cause));
@@ -187,7 +188,7 @@ impl Job {
         }
     }
 
-    /// Runs it to its end and reports; the exit status says how it went.
+    /// Runs it to its end and reports; returns the exit status.
     pub(super) fn run(&self, context: &Context) -> Result<u8, Error> {
         let run = Run::prepare(self, context)?;
         match self.common.detach.is_wanted() {
@@ -196,10 +197,10 @@ impl Job {
         }
     }
 
-    /// Copies, compares what is at both ends then, and says whether all of it is at the destination; prints nothing.
+    /// Copies, then compares both ends, and returns whether everything is at the destination; prints nothing.
     ///
     /// # Errors
-    /// Those of the copy; the first of its failures.
+    /// Errors of the copy; the first of its failures.
     pub(super) fn copy_and_compare(&self, context: &Context) -> Result<bool, Error> {
         let run = Run::prepare(self, context)?;
         let (copied, _) = run.ended()?;
@@ -215,25 +216,25 @@ impl Job {
     }
 }
 
-/// Why nothing can be opened, whatever the destination is.
+/// The error if no plan is possible, whatever the destination is.
 fn why_nothing(plans: &Plans) -> Error {
     let errors = || plans.iter().filter_map(|(_, plan)| plan.as_ref().err());
     let plainest = errors().find(|error| error.code == Code::SameFile).or(errors().next());
     plainest.expect("there is a plan for all that may be found").clone()
 }
 
-/// What the target site granted, the names there, and the marker that is kept meanwhile.
+/// The target site's grant, the names there, and the intent marker, which is held meanwhile.
 type Granted = ([u8; 32], Vec<RelPath>, Option<File>);
 
-/// What a destination at a site becomes a part of, if it is what was found.
+/// The plan for one kind of destination.
 #[derive(Clone)]
 struct Plan {
     choice: Choice,
-    /// The source becomes the destination, and a later try must know it.
+    /// Whether the source becomes the destination, which a retry must know.
     becomes: bool,
 }
 
-/// The plan for each thing that may be found, or why there is none.
+/// The plan for each kind of destination, or the error why there is none.
 type Plans = Vec<(Found, Result<Plan, Error>)>;
 
 fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
@@ -241,7 +242,7 @@ fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
     planned.expect("there is one for all that may be found").1.clone()
 }
 
-/// A transfer under way, over all its attempts.
+/// A transfer in progress, over all its attempts.
 pub(super) struct Run<'a> {
     pub(super) job: &'a Job,
     pub(super) context: &'a Context,
@@ -252,11 +253,11 @@ pub(super) struct Run<'a> {
     pub(super) transfer: TransferId,
     pub(super) watch: Watch,
     pub(super) stop: Stop,
-    /// Which names of the sources.
+    /// The filter on names of the sources.
     filter: Filter,
-    /// Which names below the only source, if they are listed.
+    /// The listed names below the only source, with `--files-from`.
     listed: Option<Vec<Listed>>,
-    /// To the buffer of a PoP, in place of its destination.
+    /// The buffer of a PoP to upload to, in place of its destination.
     pub(super) upload: Option<Upload>,
 }
 
@@ -292,7 +293,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Has the sources sent to the buffer of a PoP.
+    /// Redirects the sources to the buffer of a PoP.
     pub(super) fn send_to_buffer(&mut self, upload: Upload) -> Result<(), Error> {
         self.dialler = connect::dialler(self.context, &[&upload.home])?;
         self.upload = Some(upload);
@@ -304,15 +305,15 @@ impl<'a> Run<'a> {
         let started = Instant::now();
         let (summary, notes) = self.ended()?;
         let reported = self.report(&summary, notes, started.elapsed());
-        // After it was told: who was killed before has not heard that it is done, and gives the same command again.
-        // A directory that was not made yet cannot be mistaken for another the next time.
+        // After the report: a user whose command was killed before it repeats the same command. A directory that was
+        // not created cannot be mistaken for another the next time.
         if summary.failed == 0 || summary.dirs == 0 {
             self.intent()?.forget();
         }
         reported
     }
 
-    /// Moves the files, and shows how far it is meanwhile.
+    /// Moves the files, with a progress display.
     fn ended(&self) -> Result<(Summary, Vec<Note>), Error> {
         let display = Display::start(&self.context.output, self.watch.clone());
         let ended = self.try_until_done(&display);
@@ -321,17 +322,17 @@ impl<'a> Run<'a> {
         Ok((ended?, notes))
     }
 
-    /// Prints what was done and gives the exit status.
+    /// Prints the report and returns the exit status.
     pub(super) fn report(&self, summary: &Summary, notes: Vec<Note>, took: Duration) -> Result<u8, Error> {
         let Job { verb, options, common, .. } = self.job;
         let what = (&self.transfer, common.class());
         report::transferred(*verb, options.dry_run, summary, notes, took, what, self.context)
     }
 
-    /// What a PoP needs to run it when nobody is there; its terms are those by default.
+    /// The submission with which a PoP runs it unattended, with default terms.
     ///
     /// # Errors
-    /// `NotQueueable` if it ends at this machine; why nothing can be opened, whatever the destination is.
+    /// `NotQueueable` if the destination is on this machine; the error why no destination can be planned.
     pub(super) fn submission(&self) -> Result<Submission, Error> {
         let Direction::Between(from, _) = &self.direction else {
             return Err(not_to_here(self.destination.shown()));
@@ -348,13 +349,13 @@ impl<'a> Run<'a> {
         if plans.iter().all(|(_, plan)| plan.is_err()) {
             return Err(why_nothing(&plans));
         }
-        // What would be a copy onto itself if that is found, the site refuses then, with its code.
+        // A copy onto itself is refused by the site at that time, with its code.
         let plans = Found::ALL.into_iter().map(|found| (found, self.lay_out_plan(found))).collect();
         let open = self.open_found(&plans, true)?;
         Ok(Submission { from: from.clone(), send, to, open, terms: Terms::default() })
     }
 
-    /// Tries until it is done, stopped, refused, or lost for too long without progress.
+    /// Retries until it is done, stopped, refused, or lost for too long without progress.
     pub(super) fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
         let limit = self.job.common.retry_for();
         let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
@@ -368,7 +369,7 @@ impl<'a> Run<'a> {
             if let Some(stopped) = self.stop.stopped() {
                 return Err(stopped);
             }
-            // An agent that is not there at the start is told at once, as a site is.
+            // An agent that is absent at the start is reported at once, as a site is.
             let is_absent = error.code == Code::AgentAbsent && lost_since.is_none();
             if !connected || is_absent || !is_passing(&error) {
                 return Err(error);
@@ -381,7 +382,7 @@ impl<'a> Run<'a> {
             if lost_since.is_some_and(|since| since.elapsed() >= limit) {
                 return Err(error);
             }
-            // Each cause is said once, however often the copy is tried again.
+            // Each cause is printed once, however often the copy is retried.
             let words = error.to_string();
             if words != told {
                 display.notice(&format!("{words}; trying again for up to {}", span(limit)));
@@ -392,7 +393,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether the last attempt got beyond those before it: it finished more files, or sent a block of one.
+    /// Whether the last attempt made progress over those before: it finished more files, or sent an extent of one.
     fn got_further(&self, files_done: &mut u64) -> bool {
         let progress = self.watch.look();
         self.watch.set(Progress::default());
@@ -416,7 +417,7 @@ impl<'a> Run<'a> {
         match &self.direction {
             Direction::Up(site) => {
                 let plans = self.plans()?;
-                // What cannot be sent is not announced.
+                // If the sources cannot be opened, the destination is not opened ahead.
                 let open_found = match self.local_roots(self.unnamed()) {
                     Ok(_) => Request::OpenFound(self.open_found(&plans, false)?),
                     Err(_) => self.first_question()?,
@@ -433,7 +434,7 @@ impl<'a> Run<'a> {
                 if let Some(summary) = self.push_as_own_user(from, to, connected)? {
                     return Ok(summary);
                 }
-                // Only both of them are a connection that can be lost.
+                // A connection counts as established when both sessions are open.
                 let request = Some(self.first_question()?);
                 let mut target = open(to, DialHints { streams: 0, sends: false, request }, &mut false)?;
                 let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
@@ -444,7 +445,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What is asked first where the copy goes to; it can travel with the greeting.
+    /// The first request to the destination's site; it can travel with the greeting.
     fn first_question(&self) -> Result<Request, Error> {
         Ok(Request::StatDir(Some(self.remote_destination()?)))
     }
@@ -468,7 +469,7 @@ impl<'a> Run<'a> {
         self.send_local(session, &opened, roots)
     }
 
-    /// Sends what was opened.
+    /// Sends the sources to the opened destination.
     fn send_local(&self, mut session: Session, opened: &Opened, roots: Vec<Root>) -> Result<Summary, Error> {
         let streams = self.dialler.join(&mut session, opened)?;
         let job = SendJob {
@@ -493,7 +494,7 @@ impl<'a> Run<'a> {
 
     /// Sends the sources to the buffer, each by its number.
     fn up_to_buffer(&self, mut session: Session) -> Result<Summary, Error> {
-        // Of an upload that goes on, the PoP knows what is there.
+        // The PoP knows the existing files of an upload that is continued.
         let options = ReceiveOptions::plain(Existing::Replace);
         let names = (0..self.sources.len()).map(|number| split(&source(&self.transfer, number)));
         let roots = self.local_roots(names.flatten().map(|(_, name)| name).collect())?;
@@ -509,7 +510,7 @@ impl<'a> Run<'a> {
         self.send_local(session, &opened, roots)
     }
 
-    /// Lets the site look at the destination and open it at once.
+    /// Lets the site look at the destination and open it in one round trip.
     fn open_what_is_found(
         &self,
         session: &mut Session,
@@ -533,7 +534,7 @@ impl<'a> Run<'a> {
         Ok((session.ask_open(Request::OpenReceive(open))?, plan, roots))
     }
 
-    /// What will be asked of the site that sends, if nothing is left of an earlier run that could change it.
+    /// The likely request to the sending site, unless a journal of an earlier run may change it.
     fn likely_open_send(&self) -> Option<Request> {
         let Spec::Local { path, .. } = &self.destination else { return None };
         if Journal::exists(&self.context.home().ok()?.journal_dir(), self.key()) {
@@ -565,7 +566,7 @@ impl<'a> Run<'a> {
         let open = self.open_send(self.offers(&options, kept), layout.targets)?;
         let open = Request::OpenSend(OpenSend { onto, ..open });
         if announced.is_some_and(|announced| announced != open) {
-            // Something changed here meanwhile.
+            // The local destination changed meanwhile.
             session = self.dialler.connect(session.site())?;
         }
         let opened = session.ask_open(open)?;
@@ -601,7 +602,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has the user's own site ask the other one in the user's name; `None` if it may not, and the user must ask.
+    /// Has the user's own site request the push in the user's name; `None` if it may not, and the user must request
+    /// it.
     fn push_as_own_user(
         &self,
         from: &SiteName,
@@ -633,7 +635,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Follows a push to its end; `on_found` is told what its destination is, and what it returns is kept meanwhile.
+    /// Follows a push to its end; `on_found` gets the kind of its destination, and its result is held meanwhile.
     fn between(
         &self,
         mut session: Session,
@@ -682,7 +684,7 @@ impl<'a> Run<'a> {
         Ok(self.send_of(offers, self.parts().zip(targets).map(source).collect::<Result<_, _>>()?))
     }
 
-    /// How sources at a site are sent.
+    /// The open request for sources at a site.
     pub(super) fn send_of(&self, offers: bool, sources: Vec<Source>) -> OpenSend {
         OpenSend {
             transfer: self.transfer,
@@ -715,7 +717,7 @@ impl<'a> Run<'a> {
         u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().expect("32 bytes"))
     }
 
-    /// Asks the site what the destination is, and says what to open there.
+    /// Asks the site for the kind of destination, and plans what to open there.
     fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Plan), Error> {
         let place = self.remote_destination()?;
         let plan = self.plan(find_remote(session, &place)?)?;
@@ -726,7 +728,7 @@ impl<'a> Run<'a> {
         Ok((open, plan))
     }
 
-    /// What the destination becomes a part of if it is `found`; nothing is copied onto itself.
+    /// The plan if the destination is `found`; refuses a copy onto itself.
     fn plan(&self, found: Found) -> Result<Plan, Error> {
         let plan = self.lay_out_plan(found)?;
         if let Direction::Between(from, site) = &self.direction
@@ -751,13 +753,13 @@ impl<'a> Run<'a> {
         Ok(Plan { choice, becomes })
     }
 
-    /// What to do for all that the destination may be found to be.
+    /// The plans for all kinds of destination.
     fn plans(&self) -> Result<Plans, Error> {
         self.remote_destination()?;
         Ok(Found::ALL.into_iter().map(|found| (found, self.plan(found))).collect())
     }
 
-    /// Asks for whatever was planned; a PoP that sends must know the names too.
+    /// The open request with all plans; a sending PoP must know the names too.
     fn open_found(&self, plans: &Plans, named: bool) -> Result<OpenFound, Error> {
         let choice = |(found, plan): &(Found, Result<Plan, Error>)| {
             let mut choice = plan.as_ref().ok()?.choice.clone();
@@ -777,7 +779,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Each source or, of the only one, each name that is listed.
+    /// Each source or, with `--files-from`, each listed name of the only one.
     fn parts(&self) -> Box<dyn Iterator<Item = (&Spec, Option<&Listed>)> + '_> {
         match (&self.listed, self.sources.first()) {
             (Some(listed), Some(source)) => Box::new(listed.iter().map(move |one| (source, Some(one)))),
@@ -785,12 +787,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Names for the sources as long as nobody knows better.
+    /// Placeholder names for the sources until the destination is known.
     pub(super) fn unnamed(&self) -> Vec<RelPath> {
         vec![RelPath::root(); self.parts().count()]
     }
 
-    /// Whether the source becomes the destination, and a later try must know it.
+    /// Whether the source becomes the destination, which a retry must know.
     fn becomes(&self, layout: &Layout) -> bool {
         !layout.into && self.job.recursive && !self.job.options.dry_run
     }
@@ -832,13 +834,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What is listed goes into the destination, by the paths it is listed by.
+    /// Listed names go into the destination, under their listed paths.
     fn with_listed(&self, layout: Layout) -> Result<Layout, Error> {
         let targets = self.parts().filter_map(|(_, listed)| Some(listed?.path.clone())).collect();
         Ok(Layout { targets, ..layout })
     }
 
-    /// What stands beside a destination that is only looked at is not the sync's to remove.
+    /// A dry run of a missing destination looks at its parent, whose other entries `--delete` must not cover.
     fn options(&self, layout: &Layout) -> ReceiveOptions {
         let options = self.job.options.clone();
         ReceiveOptions { delete: options.delete && layout.into, filter: self.filter.clone(), ..options }
@@ -884,7 +886,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a site that sends is told of where it goes to; the same before and after that is made.
+/// The destination as the sending site needs it to detect a copy onto itself; the same before and after it is
+/// created.
 fn onto(base: &Path, layout: &Layout, options: &ReceiveOptions) -> Option<Onto> {
     let there = if layout.make { split_local(base).0 } else { base.to_path_buf() };
     let there = LocalStore::open(&there, AccessMode::ReadOnly).and_then(|store| store.root()).ok()?;
@@ -907,19 +910,19 @@ fn find_remote(session: &mut Session, place: &Place) -> Result<Found, Error> {
     }
 }
 
-/// Whether a PoP that may not ask for its user, or does not know how, leaves it to the user.
+/// Whether a PoP that may not ask in the user's name, or does not know how, leaves it to the user.
 fn wants_the_user(code: Code) -> bool {
     matches!(code, Code::NotAllowed | Code::ProtocolViolation)
 }
 
-/// Whether the same attempt may work in a moment: also when a PoP's memory was all taken as the transfer was opened.
+/// Whether the error is transient: also when a PoP's memory was exhausted as the transfer was opened.
 fn is_passing(error: &Error) -> bool {
     let full = error.code == Code::OutOfMemory && error.op == "open";
     full || error.kind() == Kind::Unavailable
         || matches!(error.code, Code::TransferBusy | Code::TooManySessions)
 }
 
-/// What Ctrl-C stops now, and the site that it goes to.
+/// The transfer that Ctrl-C stops, and its destination site.
 static STOPPED_BY_SIGNAL: Mutex<Option<(Stop, String)>> = Mutex::new(None);
 
 /// Ctrl-C and SIGTERM stop the transfer to a site in order; the second one ends the process.

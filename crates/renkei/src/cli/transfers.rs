@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// How often a list that is watched is shown again.
+/// Refresh interval of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Clears a terminal.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What an empty list means.
+    /// The text of an empty list.
     fn nothing(&self) -> &'static str {
         if self.ended { "no transfers" } else { "no transfers; --ended also lists those that have ended" }
     }

@@ -64,7 +64,7 @@ struct Row {
     #[serde(skip)]
     places: String,
     fingerprint: String,
-    /// Until when certificates of the authority before are good, while they are.
+    /// Until when certificates of the previous authority are valid, during an overlap.
     previous_until: Option<String>,
     revocation_list: Option<u64>,
 }
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Remove { site } => {
             let site = SiteName::parse(site)?;
             trust.remove(&site)?;
-            // Whoever comes to be trusted under that name has to be allowed anew.
+            // A site trusted later under that name has to be allowed anew.
             disallow_private(&home, site.as_str())?;
             context.output.done(&Changed { site, fingerprint: None, action: "removed" })?;
             Ok(0)
@@ -142,7 +142,7 @@ fn add(trust: &mut Trust, file: &Path, yes: bool, context: &Context) -> Result<u
     Ok(0)
 }
 
-/// The endpoints of a card that are addresses inside.
+/// The endpoints of a card with private addresses.
 fn inside(card: &SiteCard) -> Vec<String> {
     let is_inside = |endpoint: &&String| {
         let host = endpoint.rsplit_once(':').map_or(endpoint.as_str(), |(host, _)| host);
@@ -159,7 +159,7 @@ fn allow(trust: &Trust, site: &str, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// What came of a card, for reports.
+/// The effect of a card, for reports.
 pub(super) fn word(added: Added) -> &'static str {
     match added {
         Added::New => "added",
@@ -184,7 +184,7 @@ fn read_card(file: &Path) -> Result<String, Error> {
     })
 }
 
-/// Shows who is about to be trusted, or where a trusted site says to be now, and asks on the terminal.
+/// Shows the site to be trusted, or the new endpoints of a known one, and asks on the terminal.
 fn confirm(card: &SiteCard, known: Option<&SiteCard>, file: &Path) -> Result<(), Error> {
     let refuse = |cause: &str| Err(Error::new(Code::UsageInvalid, "add site card", &card.site, cause));
     eprintln!("site         {}", card.site);

@@ -1,4 +1,4 @@
-//! `renkei unfinished`: copies that did not end, and the room they take.
+//! `renkei unfinished`: unfinished copies, and the space they take.
 
 use super::Context;
 use super::asker::Asker;
@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Where what arrives without a PoP is.
+/// The label of copies that this machine receives without a PoP.
 const HERE: &str = "this machine";
 
 /// Show copies that did not end, and the room that is kept for them; with --drop free it
@@ -56,13 +56,13 @@ impl Args {
         self.ids.is_empty() || self.ids.iter().any(|digits| names(digits, one))
     }
 
-    /// The ids that name something of this.
+    /// The given ids that match one of these copies.
     fn those_in<'u>(&self, all: impl Iterator<Item = &'u Unfinished> + Clone) -> Vec<String> {
         let is_there = |digits: &&String| all.clone().any(|one| names(digits, one));
         self.ids.iter().filter(is_there).cloned().collect()
     }
 
-    /// Fails for an id that names nothing.
+    /// Fails for an id that matches no copy.
     fn expect_all_in(&self, raw: &[(String, Unfinished)]) -> Result<(), Error> {
         match self.ids.iter().find(|digits| !raw.iter().any(|(_, one)| names(digits, one))) {
             Some(digits) => {
@@ -118,7 +118,7 @@ fn take(raw: &mut Vec<(String, Unfinished)>, at: &str, reply: UnfinishedReply) {
     raw.extend(reply.listed.into_iter().map(|one| (at.to_owned(), one)));
 }
 
-/// Where to ask; if nothing is named, what is on this machine is seen to as well.
+/// The sites to ask; without arguments, copies on this machine are handled as well.
 fn sites(
     args: &Args,
     raw: &mut Vec<(String, Unfinished)>,
@@ -128,11 +128,11 @@ fn sites(
         return Ok(args.sites.clone());
     }
     raw.extend(here(args, context)?.into_iter().map(|one| (HERE.to_owned(), one)));
-    // Who never logged in has nothing at a site.
+    // A user who never logged in has no copies at a site.
     Ok(own_site(context).into_iter().map(|own| own.to_string().into()).collect())
 }
 
-/// What was to arrive on this machine, removed if that is wanted.
+/// Copies to this machine, removed if requested.
 fn here(args: &Args, context: &Context) -> Result<Vec<Unfinished>, Error> {
     let all = left(&context.home()?.journal_dir(), true)?;
     let told = |all: Vec<Left>| all.into_iter().map(|left| left.told).collect::<Vec<_>>();
@@ -169,7 +169,7 @@ fn ask(
     if !args.drop || args.ids.is_empty() {
         return ask(args.wish());
     }
-    // An id may be of one site and not of another.
+    // An id may match at one site and not at another.
     let named = args.those_in(ask(Wish::List)?.listed.iter());
     match named.is_empty() {
         true => Ok(UnfinishedReply::default()),

@@ -1,4 +1,4 @@
-//! `renkei volume unsubscribe`: follows a volume of another site no more.
+//! `renkei volume unsubscribe`: stops following a volume of another site.
 
 use super::output::Report;
 use super::volume_show::ask;
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The same, where no PoP runs: the home cannot be asked what it has.
+/// The same without a running PoP: the home cannot be asked for its state.
 fn leave(args: &Args, facts: &VolumeConfig, home: &Home, config: &Config) -> Result<Unreplicated, Error> {
     let volumes = Volumes::new(home, &config.catalogue);
     let pending = volumes.pending(&args.name, facts.id)?;

@@ -1,8 +1,8 @@
-//! `--detach` with files of this machine: they go to the buffer of the user's own PoP, which forwards them.
+//! `--detach` with local files: they go to the buffer of the user's own PoP, which forwards them.
 //!
-//! Room is reserved first, for as long as it takes; then the files are sent as to any other place; then the transfer is
-//! handed in, with the buffer as its source. Until that is done a marker beside the journals has the transfer's id, so
-//! that the same command goes on where it stopped, after a lost connection as after a crash.
+//! Space is reserved first, waiting if necessary; then the files are sent as to any other place; then the transfer is
+//! submitted, with the buffer as its source. Until that is done a marker beside the journals has the transfer's id,
+//! so that the same command resumes, after a lost connection as after a crash.
 
 use super::Context;
 use super::asker::Asker;
@@ -28,20 +28,20 @@ use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often room is asked for again.
+/// Interval of reservation requests while waiting.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// To where files are sent in place of their destination.
+/// The target of an upload, in place of the destination.
 pub(super) struct Upload {
     /// The site whose PoP has the buffer.
     pub(super) home: SiteName,
 }
 
-/// Sends the files to the buffer, hands the transfer in and prints its id.
+/// Sends the files to the buffer, submits the transfer and prints its id.
 pub(super) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
     let home = own_site(context)?;
     if run.direction == Direction::Up(home.clone()) && !detach.is_after_others() {
-        // It is there when it has arrived: nothing is left to be done later.
+        // The buffer's site is the destination: a direct copy leaves nothing to do later.
         return run.to_end();
     }
     let marker = Marker::new(&run, context)?;
@@ -49,7 +49,7 @@ pub(super) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) ->
     if let Some(earlier) = marker.read()?.filter(|_| detach.id().is_none()) {
         run.transfer = earlier;
         match send_and_hand_in(&mut run, detach, &home, &marker) {
-            // It was handed in, and has ended since: what is wanted is another one.
+            // It was submitted, and has ended since: a new transfer is made.
             Err(error) if error.code == Code::SubmissionConflict => marker.forget(),
             outcome => return outcome,
         }
@@ -80,19 +80,19 @@ fn send_and_hand_in(
     Ok(status)
 }
 
-/// The transfer from the buffer.
+/// The submission of the transfer from the buffer.
 fn submission(run: &Run<'_>, home: &SiteName) -> Result<Submission, Error> {
     let from = |number| Source { from: source(&run.transfer, number), to: RelPath::root(), alone: false };
     let sources = (0..run.sources.len()).map(from).collect();
     let mut submission = run.submission_from(home, run.send_of(false, sources))?;
     if run.job.verb == Verb::Cp {
-        // What the rules have out does not come to the buffer, where sources have other names.
+        // Filtered files are not sent to the buffer, where sources have other names.
         submission.set_filter(&Filter::default());
     }
     Ok(submission)
 }
 
-/// Asks for room until there is some; true if the transfer was handed in already.
+/// Requests space until it is granted; true if the transfer was submitted already.
 fn reserve(
     run: &Run<'_>,
     asker: &mut Asker<'_>,
@@ -129,7 +129,7 @@ fn reserve(
     }
 }
 
-/// Sends the files; an exit status if some failed, and nothing is handed in.
+/// Sends the files; returns an exit status if some failed, and then nothing is submitted.
 fn upload(run: &Run<'_>, home: &SiteName) -> Result<Option<u8>, Error> {
     let started = Instant::now();
     let display = Display::start(&run.context.output, run.watch.clone());
@@ -154,7 +154,7 @@ fn upload(run: &Run<'_>, home: &SiteName) -> Result<Option<u8>, Error> {
     run.report(&summary, notes, started.elapsed()).map(Some)
 }
 
-/// Bytes of content of what is sent, a file with several names counted once.
+/// Bytes of content to be sent, hard links counted once.
 fn bytes_of(roots: &[Root], recursive: bool, stop: &Stop) -> Result<u64, Error> {
     let mut bytes = 0_u64;
     for root in roots {
@@ -174,7 +174,7 @@ fn size_of(root: &Root, recursive: bool, stop: &Stop) -> Result<u64, Error> {
     }
 }
 
-/// What the sources are called where they come from.
+/// The description of the sources where they come from.
 fn origin(run: &Run<'_>) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
@@ -185,7 +185,7 @@ fn origin(run: &Run<'_>) -> String {
     whole[..end.unwrap_or(0)].to_owned()
 }
 
-/// Remembers the transfer's id until it is handed in.
+/// The file that has the transfer's id until it is submitted.
 struct Marker(PathBuf);
 
 impl Marker {

@@ -1,4 +1,4 @@
-//! `renkei verify`: reads replicas and compares them.
+//! `renkei verify`: reads replicas and compares them with their digests.
 
 use super::Context;
 use super::replicate::{Which, each};

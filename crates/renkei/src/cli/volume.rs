@@ -238,7 +238,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 impl Args {
-    /// The sites that hold replicas of a new volume first.
+    /// The preferred sites of a new volume's replicas.
     fn first_at(&self) -> Option<&str> {
         match &self.action {
             Action::Create(Create { replicas: Some(_), .. }) => self.at.as_deref(),
@@ -322,7 +322,7 @@ fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
 }
 
 impl Create {
-    /// What is said of replicas, as settings.
+    /// The replica options as settings.
     fn policy(&self, first_at: Option<&str>) -> impl Iterator<Item = (String, String)> {
         let replicas = self.replicas.map(|count| ("replicas".to_owned(), count.to_string()));
         replicas.into_iter().chain(first_at.map(|at| ("at".to_owned(), at.to_owned())))
@@ -387,7 +387,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
     args.policy(first_at).try_for_each(|(key, text)| set(&mut facts, &key, &text))?;
     dir_claim::mark(&storage.path, &path, &DirectoryClaim::new(&facts.id, &facts.home));
     facts.store(home, &args.name)?;
-    // The PoP, if it runs, has looked at all of it before this ends.
+    // The PoP, if it runs, has scanned all of it before this ends.
     match ask(home, json!({"op": "volume", "act": "check", "name": args.name})) {
         Ok(found) => report("created", &args.name, Some(found), "", context),
         Err(error) if error.code == Code::PopNotRunning => {
@@ -397,7 +397,7 @@ fn create(args: &Create, first_at: Option<&str>, home: &Home, context: &Context)
     }
 }
 
-/// Makes the directory of a new volume, or makes sure that the one that is to be it is there.
+/// Creates the directory of a new volume, or checks that the existing one is there.
 fn make_it(storage: &Storage, path: &RelPath, is_new: bool, account: &Account) -> Result<(), Error> {
     let store = LocalStore::open(&storage.path, AccessMode::ReadWrite)?;
     if !is_new {
@@ -429,7 +429,7 @@ fn change(
     report(action, name, None, "", context)
 }
 
-/// What the administrator may set.
+/// Sets what only the administrator may.
 fn set_locally(name: &str, facts: &mut VolumeConfig, value: &str) -> Result<(), Error> {
     let (key, text) = pair(value)?;
     match key.as_str() {
@@ -467,7 +467,7 @@ fn delete(name: &str, files: bool, home: &Home, context: &Context) -> Result<u8,
     report("deleted", name, None, if files { " with its files" } else { "; its files were kept" }, context)
 }
 
-/// Takes the marker of a volume that is not kept any more out of its directory.
+/// Removes the marker of a dropped volume from its directory.
 pub(super) fn release(facts: &VolumeConfig, config: &Config, home: &Home) -> Result<(), Error> {
     if let Some(storage) = config.storage.get(&facts.storage) {
         let own = DirectoryClaim::new(&facts.id, config.site(home)?);
@@ -476,7 +476,7 @@ pub(super) fn release(facts: &VolumeConfig, config: &Config, home: &Home) -> Res
     Ok(())
 }
 
-/// The files of a volume that is a whole storage are not removed.
+/// Refuses to remove the files of a volume that is a whole storage.
 pub(super) fn refuse_whole_storage(name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     if facts.place()?.is_root() {
         let cause = "it is a whole storage, which is never removed; leave out --files";

@@ -1,6 +1,6 @@
-//! As which account a volume works for those whom its grants let in, where the administrator names none.
+//! The account as which a volume works for the users of its grants, by default.
 //!
-//! Guarantee: never as root, unless that is said: `--account root`, or `volumes.account` in config.toml.
+//! Guarantee: never root, unless explicitly configured: `--account root`, or `volumes.account` in config.toml.
 
 use crate::config::{Config, Storage};
 use crate::identity::account::Account;
@@ -9,8 +9,8 @@ use renkei_core::error::{Code, Error};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The account that was named, else the storage's, else the owner of the directory or of the next one above it that is
-/// there and not root's, else the configured one, else whoever asks.
+/// The named account, else the storage's, else the owner of the directory or of its nearest existing ancestor that
+/// root does not own, else the configured one, else the caller's.
 pub(super) fn chosen(
     op: &'static str,
     volume: &str,
@@ -40,7 +40,7 @@ pub(super) fn chosen(
     Account::lookup(&config.volumes.account).inspect(|account| warn_of_root(volume, account))
 }
 
-/// The owner of a directory, or of the next above it up to the storage's, who is not root.
+/// The owner of a directory, or of its nearest ancestor up to the storage's root that root does not own.
 fn owner_above(op: &'static str, folder: &Path, root: &Path) -> Result<Option<Account>, Error> {
     let inside = folder.ancestors().take_while(|dir| dir.starts_with(root));
     let owned = |dir: &&Path| dir.metadata().is_ok_and(|dir| dir.uid() != 0);
@@ -54,7 +54,7 @@ fn owner(op: &'static str, folder: &Path) -> Result<Account, Error> {
     Account::lookup(&user_name(number).ok_or_else(unknown)?)
 }
 
-/// Tells the administrator what it means that root works for others.
+/// Warns the administrator of a volume that works as root.
 pub(super) fn warn_of_root(volume: &str, account: &Account) {
     if account.uid == 0 {
         eprintln!(

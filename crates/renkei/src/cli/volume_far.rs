@@ -1,4 +1,4 @@
-//! `renkei volume` from another machine: the PoP of a site is asked, as the user that the certificate names.
+//! `renkei volume` from another machine: requests to the PoP of a site, as the user of the certificate.
 
 use super::Context;
 use super::connect::{own_site, session, unexpected};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Write};
 
-/// A site that is asked about a volume of its.
+/// A client for a volume of a site.
 pub(super) struct Far {
     session: Session,
     name: String,
@@ -29,15 +29,15 @@ struct Row {
     behind: u64,
 }
 
-/// The volumes of a site that its asker may see.
+/// The volumes of a site that the user may see.
 #[derive(Serialize)]
 pub(super) struct Rows {
     volumes: Vec<Row>,
 }
 
 impl Far {
-    /// The site to be asked, if one is: the one that was named, as `--at` or before the volume's name, else the user's own
-    /// where this is not the directory of a PoP. In that the PoP's own site need not be asked.
+    /// The site to ask, if any: the given one, as `--at` or before the volume's name, else the user's own where this
+    /// is not the directory of a PoP. There, the PoP's own site is not asked over the network.
     pub(super) fn wanted(
         at: Option<&str>,
         name: Option<&str>,
@@ -61,7 +61,7 @@ impl Far {
         &self.name
     }
 
-    /// Asks for something, and takes what is told.
+    /// Sends a request, and parses the reply.
     pub(super) fn ask<T: DeserializeOwned>(&mut self, what: Manage) -> Result<T, Error> {
         let about = AboutVolume::Manage { name: self.name.clone(), what };
         match self.about(about)? {
@@ -70,12 +70,12 @@ impl Far {
         }
     }
 
-    /// Has something done.
+    /// Sends a request without a result.
     pub(super) fn done(&mut self, what: Manage) -> Result<(), Error> {
         self.ask(what)
     }
 
-    /// The volumes that may be seen there.
+    /// The visible volumes there.
     pub(super) fn list(&mut self) -> Result<Rows, Error> {
         match self.about(AboutVolume::List)? {
             VolumeReply::Volumes(volumes) => Ok(Rows { volumes: volumes.into_iter().map(row).collect() }),

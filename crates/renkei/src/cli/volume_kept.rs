@@ -1,4 +1,4 @@
-//! What `renkei volume show` and `renkei where` say of replicas: what is asked for, how it is kept, what runs.
+//! The replicas in `renkei volume show` and `renkei where`: the policies, their fulfilment, and background work.
 
 use super::quantity::{bit_rate, counted, human, span};
 use super::time::local;
@@ -10,7 +10,7 @@ use renkei_core::wire::volume::{Kept, KeptAt};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// What was set.
+/// Writes the settings.
 pub(super) fn write_care(care: &VolumeSettings, is_followed: bool, out: &mut dyn Write) -> io::Result<()> {
     for policy in &care.policy {
         let at: Vec<&str> = policy.at.iter().map(|site| site.as_str()).collect();
@@ -40,7 +40,7 @@ pub(super) fn write_care(care: &VolumeSettings, is_followed: bool, out: &mut dyn
     Ok(())
 }
 
-/// How folders are kept.
+/// Writes how the policies of folders are fulfilled.
 pub(super) fn write_kept(kept: &[Kept], out: &mut dyn Write) -> io::Result<()> {
     for one in kept {
         let Kept { folder, replicas, files, short, unplaced, sites } = one;
@@ -86,7 +86,7 @@ fn told(at: &KeptAt) -> String {
     }
 }
 
-/// Why it was chosen, and what is known of its way and its room.
+/// The reason why a site was chosen, and its known way and free space.
 fn why(at: &KeptAt) -> Option<String> {
     let reason = match at.reason? {
         Reason::Named => "named",
@@ -100,7 +100,7 @@ fn why(at: &KeptAt) -> Option<String> {
     Some(format!("{reason} ({rate}{free})"))
 }
 
-/// What is held in the background.
+/// Writes the folders held in the background.
 pub(super) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Result<()> {
     for folder in &holds.by_policy {
         writeln!(out, "holds      /{folder} by the home's policy")?;
@@ -121,7 +121,7 @@ pub(super) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Result<()> 
     }
 }
 
-/// What verifying told.
+/// Writes the result of verifying.
 pub(super) fn write_verified(verified: &Verified, out: &mut dyn Write) -> io::Result<()> {
     let Verified { files, bytes, wrong, .. } = verified;
     if let Some(ended) = verified.ended_unix {

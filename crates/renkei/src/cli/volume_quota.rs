@@ -1,4 +1,4 @@
-//! `renkei volume quota`: how much is in a volume, and how much may be.
+//! `renkei volume quota`: usage and limits of a volume.
 
 use super::Context;
 use super::output::Report;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &Args, home: &Home, context: &Context) -> Result<u8, Err
     Ok(0)
 }
 
-/// At a site, by one who manages the volume.
+/// At a site, by a user who manages the volume.
 pub(super) fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
     let settings = settings(args, args.user.as_deref());
     if !settings.is_empty() {
@@ -76,7 +76,7 @@ pub(super) fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8
     Ok(0)
 }
 
-/// What is not named stays as it is.
+/// Sets the given limits; the others stay.
 fn set(args: &Args, facts: &mut VolumeConfig, home: &Home) -> Result<(), Error> {
     let config = Config::load(home)?;
     if facts.home != *config.site(home)? {
@@ -90,14 +90,14 @@ fn set(args: &Args, facts: &mut VolumeConfig, home: &Home) -> Result<(), Error> 
     facts.store(home, &args.name)
 }
 
-/// What is to be set, by key.
+/// The given limits as settings.
 fn settings(args: &Args, owner: Option<&str>) -> Vec<(String, String)> {
     let key = |what: &str| owner.map_or_else(|| what.to_owned(), |owner| format!("{what}:{owner}"));
     let given = [("quota_bytes", &args.bytes), ("quota_files", &args.files)];
     given.into_iter().filter_map(|(what, text)| Some((key(what), text.clone()?))).collect()
 }
 
-/// The name that files of a user have.
+/// The owner name of a user's files.
 fn owner(user: &str, home: &Home, config: &Config) -> Result<String, Error> {
     if !user.contains('@') {
         return Ok(user.into());

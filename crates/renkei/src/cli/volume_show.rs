@@ -1,4 +1,4 @@
-//! `renkei volume show`: what is known of a volume, and how its catalogue stands to its files.
+//! `renkei volume show`: the state of a volume, and of its catalogue relative to its files.
 
 use super::output::Report;
 use super::quantity::{counted, human};
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Names of each kind that are shown of what was done after a restore.
+/// Maximum of names of each kind that are shown of a reconciliation after a restore.
 const SHOWN: usize = 10;
 
-/// Asks the PoP of this directory.
+/// Sends a request to the PoP of this directory.
 pub(super) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T, Error> {
     let answer = socket::request(&login::socket(home, None), &request)?;
     serde_json::from_value(answer)
@@ -40,7 +40,7 @@ pub(super) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Err
     Ok(0)
 }
 
-/// A volume with what the PoP tells of it, or why it does not.
+/// The status of a volume with its standing from the PoP, or the error of the PoP.
 pub(super) fn shown(name: &str, facts: &VolumeConfig, home: &Home) -> (VolumeStatus, Option<Error>) {
     match ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name})) {
         Ok(standing) => (VolumeStatus::new(name, facts, Some(standing)), None),
@@ -135,7 +135,7 @@ fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::R
     write_trouble(standing, out)
 }
 
-/// What is changed at this site first.
+/// The state of changes that are made at this site first.
 fn write_own_changes(followed: &Followed, out: &mut dyn Write) -> io::Result<()> {
     match (followed.pending, followed.waiting_s) {
         _ if !followed.writes && followed.pending == 0 => writeln!(out, "changes    at its home alone")?,
@@ -169,7 +169,7 @@ fn write_scan(scan: &Scanned, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// What was done when the home turned out to be restored from a backup.
+/// The report of the reconciliation with a home that was restored from a backup.
 fn write_restored(restored: &RestoreReport, home: &str, out: &mut dyn Write) -> io::Result<()> {
     let RestoreReport { at_unix, records_before, records_now, .. } = restored;
     writeln!(

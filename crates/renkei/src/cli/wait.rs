@@ -11,12 +11,12 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
+/// Poll interval.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// When it is told first how it stands, and how often then.
+/// Delay of the first progress message, and the interval of further ones.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// For how long the PoP may not answer: it may be started anew meanwhile.
+/// How long the PoP may be unreachable: it may be restarted meanwhile.
 const BEAR_SILENCE: Duration = Duration::from_secs(600);
 
 /// Wait until queued transfers have ended; the exit status tells how
@@ -83,7 +83,7 @@ fn wait_for(
     }
 }
 
-/// Tells now and then how it stands with what is waited for.
+/// Occasional progress messages about the transfers.
 struct Telling {
     paces: Paces,
     next: Instant,
@@ -99,7 +99,7 @@ impl Telling {
         let shown = shown.paced(&mut self.paces);
         let standing = shown.standing().map_or_else(String::new, |standing| format!("  {standing}"));
         let text = format!("{}  {}{standing}", &shown.id[..SHORT], shown.state_text());
-        // That a site does not answer, and what is tried then, is told at once.
+        // An unreachable site, and the retries, are reported at once.
         let is_news = shown.reason().is_some() && text != self.told;
         if is_news || (Instant::now() >= self.next && text != self.told) {
             context.output.notice(&text);

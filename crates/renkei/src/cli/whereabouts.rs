@@ -1,4 +1,4 @@
-//! `renkei where`: which sites have files of a volume.
+//! `renkei where`: the sites that have files of a volume.
 
 use super::Context;
 use super::connect::{place, unexpected};
@@ -43,7 +43,7 @@ struct Row {
 #[derive(Serialize)]
 struct Found {
     replicas: Vec<Row>,
-    /// Where the home was asked: how folders are kept of which replicas are asked for.
+    /// If the home was asked: how the policies of folders are fulfilled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kept: Vec<Kept>,
     failures: Vec<serde_json::Value>,

@@ -1,4 +1,4 @@
-//! `renkei whoami`: who we are, by the certificates in the directory or by another site's word.
+//! `renkei whoami`: the own principals, by the certificates in the directory or as another site sees them.
 
 use super::output::Report;
 use super::quantity::counted;
@@ -38,7 +38,7 @@ struct Identities {
     pop: Option<Identity>,
 }
 
-/// Who somebody is at another site.
+/// The identity of the user at another site.
 #[derive(Serialize)]
 struct Mapped {
     site: SiteName,
@@ -65,14 +65,14 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, now) = (context.home()?, context.now());
     let user = Credential::user(&home, now);
     let pop = Credential::host(&home, now);
-    // With a PoP here, nobody need be logged in; every other trouble is told.
+    // With a PoP here, a login is optional; other errors are reported.
     let user = match user {
         Err(error) if error.code == Code::NotLoggedIn && pop.is_ok() => None,
         user => Some(Identity::of(&user?, now)?),
     };
     let pop = match pop {
         Err(error) if error.code == Code::NotInitialised => None,
-        // The PoP's key is not for every user to read.
+        // Not every user may read the PoP's key.
         Err(error) if user.is_some() && error.code != Code::CertificateExpired => None,
         pop => Some(Identity::of(&pop?, now)?),
     };

@@ -1,4 +1,4 @@
-//! `renkei why ID` and `renkei status ID`: how a queued transfer stands, and its story.
+//! `renkei why ID` and `renkei status ID`: the state of a queued transfer, and its history.
 
 use super::Context;
 use super::asker::Asker;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     tell(&args.id, args.all, true, args.failures, context)
 }
 
-/// Shows a transfer; the whole story, and all files that failed, only if that was asked for.
+/// Shows a transfer; the full history, and all failed files, only if requested.
 pub(super) fn tell(id: &str, all: bool, whole: bool, failures: bool, context: &Context) -> Result<u8, Error> {
     let mut asker = Asker::new(context, all);
     let mut story = asker.story(id)?;
@@ -65,7 +65,7 @@ pub(super) fn tell(id: &str, all: bool, whole: bool, failures: bool, context: &C
     Ok(0)
 }
 
-/// Every failure that the PoP lists, asked for part by part.
+/// All failures that the PoP lists, fetched in pages.
 fn all_failures(asker: &mut Asker<'_>, id: TransferId) -> Result<Vec<EntryFailure>, Error> {
     let (mut all, mut after) = (Vec::new(), 0);
     loop {
