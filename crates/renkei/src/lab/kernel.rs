@@ -1,4 +1,5 @@
-//! The kernel engine: the sites' devices are veth pairs that meet in a transit namespace; `netem` and `htb` do the rest.
+//! The kernel engine: the sites' devices are veth pairs that meet in a transit namespace; `netem` and `htb` shape the
+//! traffic.
 //!
 //! In the transit namespace, `rk-LAB._transit`, each path is a bridge with static addresses that floods nothing. The
 //! disciplines are described in [`super::discipline`]; the programs `ip`, `bridge` and `tc` of iproute2 set them up.
