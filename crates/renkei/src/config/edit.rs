@@ -1,4 +1,4 @@
-//! Changes config.toml by command, keeping its comments, order and blank lines.
+//! Edits config.toml for commands, preserving comments, order and blank lines.
 
 use super::{Config, LABEL_RULE, Rule, Storage, Then};
 use crate::home::{Home, read_text, write_file};
@@ -11,9 +11,9 @@ use toml_edit::{DocumentMut, Item, Table, value};
 /// Mode of config.toml: it holds no secret.
 const MODE: u32 = 0o644;
 
-/// The first config.toml of a PoP.
+/// The initial config.toml of a PoP.
 pub fn template(site: &SiteName, listen: &[SocketAddr], endpoints: &[String]) -> String {
-    // A commented key stands above `site`: what is appended later are tables, and a key after them would be theirs.
+    // Commented keys precede `site`: tables are appended later, and a key after them would belong to the last table.
     let line = |key: &str, texts: Vec<String>, example: &str| match texts.is_empty() {
         true => format!("# {key} = {example}\n"),
         false => format!("{key} = {}\n", toml::Value::from(texts)),
@@ -35,13 +35,13 @@ pub fn add_storage(home: &Home, name: &str, storage: &Storage) -> Result<(), Err
     add(home, "storage", name, to_table(storage)?)
 }
 
-/// Removes a storage from the file of `home`; its data are not touched.
+/// Removes a storage from the file of `home`; its data is not touched.
 pub fn remove_storage(home: &Home, name: &str) -> Result<(), Error> {
     let unknown = Error::new(Code::StorageUnknown, "remove storage", name, "not in config.toml");
     remove(home, "storage", name, unknown)
 }
 
-/// Has a storage stopped, or not, while nothing is mounted at its root.
+/// Sets whether a storage is stopped while nothing is mounted at its root.
 pub fn set_require_mount(home: &Home, name: &str, is_required: bool) -> Result<(), Error> {
     let unknown = || Error::new(Code::StorageUnknown, "change storage", name, "not in config.toml");
     change(home, |document| {
@@ -97,7 +97,7 @@ fn remove(home: &Home, kind: &str, name: &str, unknown: Error) -> Result<(), Err
 
 fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
     let text = place.to_string();
-    // What is not UTF-8 is shown with marks that would not be read back.
+    // A path that is not UTF-8 is printed with escapes, which would not be parsed back.
     let read_back = EndpointPath::parse(text.as_bytes()).ok().flatten();
     if read_back.is_some_and(|read| (read.site, read.place) == (place.site.clone(), place.place.clone())) {
         return Ok(text);
@@ -105,7 +105,7 @@ fn in_utf8(op: &str, place: &EndpointPath) -> Result<String, Error> {
     Err(Error::new(Code::UsageInvalid, op, text, "config.toml can only hold a path in UTF-8"))
 }
 
-/// Sets the site's name; tells whether it was another one.
+/// Sets the site's name; returns whether it was another one.
 pub fn set_site(home: &Home, site: &SiteName) -> Result<bool, Error> {
     let mut changed = false;
     change(home, |document| {
@@ -118,17 +118,17 @@ pub fn set_site(home: &Home, site: &SiteName) -> Result<bool, Error> {
     Ok(changed)
 }
 
-/// Adds a site to those that lines are kept to.
+/// Adds a site to the hubs that lines are kept to.
 pub fn add_reverse(home: &Home, site: &SiteName) -> Result<(), Error> {
     add_to_list(home, "reverse", site.as_str())
 }
 
-/// Adds a site to those whose PoPs may be inside.
+/// Adds a site to those whose PoPs may have private addresses.
 pub fn allow_private(home: &Home, site: &str) -> Result<(), Error> {
     add_to_list(home, "relay_private", site)
 }
 
-/// Takes a site away from those whose PoPs may be inside.
+/// Removes a site from those whose PoPs may have private addresses.
 pub fn disallow_private(home: &Home, site: &str) -> Result<(), Error> {
     let is_listed = Config::load(home)?.relay_private.iter().any(|listed| listed == site);
     if !is_listed {
@@ -142,7 +142,7 @@ pub fn disallow_private(home: &Home, site: &str) -> Result<(), Error> {
     })
 }
 
-/// Adds a text to a list at the top of the file.
+/// Adds a text to a top-level list of the file.
 fn add_to_list(home: &Home, key: &str, text: &str) -> Result<(), Error> {
     change(home, |document| {
         let before = document.get(key).cloned();
@@ -185,7 +185,7 @@ fn to_table(storage: &Storage) -> Result<Table, Error> {
     Ok(table)
 }
 
-/// The tables of one kind, as `[storage.NAME]`.
+/// The tables of one kind, such as `[storage.NAME]`.
 fn tables<'a>(document: &'a mut DocumentMut, kind: &str) -> Result<&'a mut Table, Error> {
     let mut implicit = Table::new();
     implicit.set_implicit(true);
@@ -195,7 +195,7 @@ fn tables<'a>(document: &'a mut DocumentMut, kind: &str) -> Result<&'a mut Table
     })
 }
 
-/// Applies one change and writes the file as a whole, if the result is a good configuration.
+/// Applies one change and writes the file atomically, if the result is a valid configuration.
 fn change(home: &Home, edit: impl FnOnce(&mut DocumentMut) -> Result<(), Error>) -> Result<(), Error> {
     let path = home.config_file();
     let text = read_text(&path, super::MAX_FILE_BYTES)?.unwrap_or_default();

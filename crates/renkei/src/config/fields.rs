@@ -1,10 +1,10 @@
-//! The table of all fields: what docs/config.md prints, what the environment can set, what a typo may have meant.
+//! The table of all fields, for docs/config.md, the environment variables, and suggestions for typos.
 
 use super::Config;
 use renkei_core::error::{Code, Error};
 use std::fmt::Write;
 
-/// How a field's text becomes a value.
+/// The type of a field, which parses its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// Text.
@@ -28,7 +28,7 @@ pub struct Field {
     pub default: &'static str,
     /// The variable that overrides the file; empty where there is none.
     pub env: &'static str,
-    /// What it does.
+    /// Its effect.
     pub effect: &'static str,
 }
 
@@ -151,12 +151,12 @@ pub const FIELDS: &[Field] = &[
         effect: "Ways to site NAME that are not taken, named as in `pin`." },
 ];
 
-/// The field of a key that the code names.
+/// The field of a key in the code.
 pub(super) fn by_key(key: &str) -> &'static Field {
     FIELDS.iter().find(|field| field.key == key).expect("flags name fields of the table")
 }
 
-/// Fields that the environment sets: field, text and the variable's name.
+/// Fields set by the environment: field, text and the variable's name.
 pub(super) fn from_environment(
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Vec<(&'static Field, String, String)> {
@@ -167,7 +167,7 @@ pub(super) fn from_environment(
         .collect()
 }
 
-/// Puts texts into a configuration; an error names where the text came from.
+/// Parses texts into a configuration; an error names the origin of the text.
 pub(super) fn apply(
     mut config: Config,
     settings: impl Iterator<Item = (&'static Field, String, String)>,
@@ -224,7 +224,7 @@ impl Type {
     }
 }
 
-/// Adds "did you mean" to the parser's words about an unknown field.
+/// Adds "did you mean" to the parser's message about an unknown field.
 pub(super) fn explain(message: &str) -> String {
     let message = message.trim_end();
     let unknown = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
@@ -239,14 +239,14 @@ pub(super) fn explain(message: &str) -> String {
     }
 }
 
-/// The known word that a mistyped one was most likely meant to be; one of these itself, if it is known.
+/// The known word nearest to a mistyped one; the word itself, if it is known.
 pub fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (far, word) = known.map(|word| (distance(unknown, word), word)).min()?;
-    // Further away than half of what was typed is no typo any more.
+    // A distance over half of the typed length is no typo any more.
     (far * 2 <= unknown.len().max(2)).then_some(word)
 }
 
-/// Edit distance of Levenshtein, in bytes.
+/// Levenshtein edit distance, in bytes.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

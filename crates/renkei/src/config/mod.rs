@@ -1,8 +1,8 @@
-//! What an administrator sets: one TOML file, one tree of types.
+//! The configuration of a PoP: one TOML file, one tree of types.
 //!
-//! Order: default < file < environment (`RENKEI_<FIELD>`) < flag. An unknown field is an error that names the
-//! line and the nearest known field. The table [`FIELDS`] documents every field; docs/config.md is printed from
-//! it. A user without a PoP has no file and gets the defaults.
+//! Precedence: default < file < environment (`RENKEI_<FIELD>`) < flag. An unknown field is an error with the line and
+//! the nearest known field. The table [`FIELDS`] documents every field; docs/config.md is printed from it. A user
+//! without a PoP has no file and gets the defaults.
 
 mod edit;
 mod fields;
@@ -34,9 +34,9 @@ use std::time::Duration;
 
 /// The port of a PoP.
 pub const DEFAULT_PORT: u16 = 7512;
-/// Longest life of a queued transfer's credential, in days.
+/// Longest lifetime of a queued transfer's credential, in days.
 pub const MAX_DELEGATION_DAYS: u64 = 90;
-/// Most sites that lines are kept to; a card has room for them.
+/// Maximum of sites that lines are kept to; a card has room for them.
 pub const MAX_REVERSE: usize = 8;
 /// Largest configuration file accepted.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -99,7 +99,7 @@ pub struct Config {
     pub route: BTreeMap<SiteName, Route>,
 }
 
-/// For whom circuits pass.
+/// The users and sites whose circuits are relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relay {
@@ -111,7 +111,7 @@ pub enum Relay {
     Trusted,
 }
 
-/// What the administrator says of the ways to a site.
+/// The configured restrictions on the ways to a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -124,7 +124,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// For the planner.
+    /// The rule for the route planner.
     pub fn rule(&self) -> route::Rule {
         let forbid = self.forbid.iter().filter_map(|way| Way::parse(way)).collect();
         route::Rule { pin: self.pin.as_deref().and_then(Way::parse), forbid }
@@ -196,12 +196,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes in all.
+    /// Total capacity in bytes.
     pub fn size(&self) -> u64 {
         self.size_mib.saturating_mul(1 << 20)
     }
 
-    /// Bytes of one user.
+    /// Quota of one user in bytes.
     pub fn per_user(&self) -> u64 {
         match self.per_user_mib {
             0 => self.size() / 2,
@@ -209,7 +209,7 @@ impl Buffer {
         }
     }
 
-    /// Its folder, of the PoP in `home`.
+    /// The buffer's folder, of the PoP in `home`.
     pub fn folder(&self, home: &Home) -> PathBuf {
         match self.path.as_os_str().is_empty() {
             true => home.state_dir().join("buffer"),
@@ -218,7 +218,7 @@ impl Buffer {
     }
 }
 
-/// What is logged and how.
+/// Configuration of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
@@ -260,7 +260,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// What is wrong with it as a whole.
+    /// An error of the storage's fields in combination.
     fn flaw(&self) -> Option<&'static str> {
         match &self.agent {
             None if is_empty(&self.path) => {
@@ -347,7 +347,7 @@ impl Config {
         Self::load_with_flags(home, &[])
     }
 
-    /// As [`Config::load`]; `flags` are fields by key, as `("listen", "127.0.0.1:0")`, and win over all else.
+    /// As [`Config::load`]; `flags` are fields by key, as `("listen", "127.0.0.1:0")`, and override all else.
     pub fn load_with_flags(home: &Home, flags: &[(&str, String)]) -> Result<Self, Error> {
         let path = home.config_file();
         let text = read_text(&path, MAX_FILE_BYTES)?.unwrap_or_default();
@@ -378,7 +378,7 @@ impl Config {
         self.site.as_ref().ok_or_else(missing)
     }
 
-    /// What the site card announces: `endpoints`, else each listen address, with this machine's name in place of
+    /// The endpoints of the site card: `endpoints`, else each listen address, with this machine's name in place of
     /// "all addresses".
     pub fn announced_endpoints(&self) -> Vec<String> {
         if !self.endpoints.is_empty() {
@@ -394,12 +394,12 @@ impl Config {
         self.route.iter().map(|(site, route)| (site.clone(), route.rule())).collect()
     }
 
-    /// How long a silent peer is borne.
+    /// The timeout for a silent peer.
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s)
     }
 
-    /// Whether the end of a transfer may be told there.
+    /// Whether notifications of a transfer's end may go to this address.
     pub fn may_notify(&self, address: &Address) -> bool {
         self.notify
             .iter()
@@ -407,7 +407,7 @@ impl Config {
             .any(|prefix| address.is_within(&prefix))
     }
 
-    /// How long the credential of a queued transfer is good.
+    /// The lifetime of a queued transfer's credential.
     pub fn delegation_life(&self) -> Duration {
         Duration::from_secs(self.delegation_days * 24 * 3600)
     }
@@ -420,7 +420,7 @@ fn announce(address: SocketAddr) -> String {
     address.to_string()
 }
 
-/// The machine's name; `localhost` where the kernel does not tell.
+/// The machine's host name; `localhost` where the kernel does not have one.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -434,7 +434,7 @@ fn line_of(text: &str, span: Range<usize>) -> usize {
 /// Whether `text` has the form `host:port` or `[v6]:port`.
 pub fn is_endpoint(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
-    // The underscore is no legal host name, but machines are called so.
+    // The underscore is not legal in host names, but occurs.
     let name_like = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     let host_good = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
@@ -568,7 +568,7 @@ fn storages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Strin
     }
 }
 
-/// What [`is_label`] asks for, in words.
+/// The rule of [`is_label`], in words.
 pub const LABEL_RULE: &str = "1 to 63 of a-z, 0-9 and -, starting with a letter";
 
 #[cfg(test)]

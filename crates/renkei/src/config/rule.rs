@@ -1,4 +1,4 @@
-//! Drop folders: which rules there may be beside one another.
+//! The rules of drop folders, and the checks between them.
 
 use super::Config;
 use renkei_core::error::{Code, Error};
@@ -6,7 +6,7 @@ use renkei_core::path::{EndpointPath, Place};
 use renkei_core::wire::message::Class;
 use serde::{Deserialize, Serialize};
 
-/// A drop folder: what ordinary tools put there is forwarded.
+/// A rule of a drop folder: files that other tools put there are forwarded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -27,7 +27,7 @@ pub struct Rule {
     pub class: Class,
 }
 
-/// What becomes of a forwarded file in the drop folder.
+/// The action on a forwarded file in the drop folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Then {
@@ -38,7 +38,7 @@ pub enum Then {
     Remove,
 }
 
-/// A rule's time for a file to stay as it is, if nothing else is said: longer than a pause in an interactive copy.
+/// The default time for which a file must stay unchanged: longer than a pause in an interactive copy.
 pub const SETTLE_S: u64 = 10;
 
 fn default_settle() -> u64 {
@@ -68,10 +68,10 @@ mod endpoint_path {
 }
 
 impl Config {
-    /// Whether `rule` can be put in force as `name`, beside those there are.
+    /// Checks that `rule` can be put in force as `name`, beside the existing ones.
     ///
     /// # Errors
-    /// `UsageInvalid` if its folder is not of this site, `StorageUnknown`, `RuleCycle` if files would come back.
+    /// `UsageInvalid` if its folder is not of this site, `StorageUnknown`, `RuleCycle` if files would return.
     pub fn check_rule(&self, name: &str, rule: &Rule) -> Result<(), Error> {
         let error = |code, cause: String| Error::new(code, "check rule", name, cause);
         if Some(&rule.from.site) != self.site.as_ref() {
@@ -92,7 +92,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether what is put at `at` comes to the folder of `rule`, by the rules of this site.
+    /// Whether files put at `at` reach the folder of `rule`, by the rules of this site.
     fn leads_back(&self, name: &str, rule: &Rule, at: &EndpointPath, chain: &mut Vec<String>) -> bool {
         if overlap(at, &rule.from) {
             chain.push(name.to_owned());
@@ -112,17 +112,17 @@ impl Config {
     }
 }
 
-/// The place of a rule's path, which always has one.
+/// The place of a rule's path, which always exists.
 fn place(path: &EndpointPath) -> &Place {
     path.place.as_ref().expect("what is read as a rule names a storage")
 }
 
-/// Whether one of two folders at sites is the other or in it.
+/// Whether one of two folders at sites is the other or an ancestor of it.
 fn overlap(one: &EndpointPath, other: &EndpointPath) -> bool {
     one.site == other.site && is_within(place(one), place(other))
 }
 
-/// Whether one of two folders is the other or in it.
+/// Whether one of two folders is the other or an ancestor of it.
 pub fn is_within(one: &Place, other: &Place) -> bool {
     let nested = one.path.starts_with(&other.path) || other.path.starts_with(&one.path);
     one.storage == other.storage && nested

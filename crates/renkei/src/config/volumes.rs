@@ -1,4 +1,4 @@
-//! Who may make volumes at a site, beside its administrator.
+//! The users who may create volumes at a site, beside its administrator.
 
 use super::OneOrMany;
 use renkei_core::identity::Principal;
@@ -6,7 +6,7 @@ use renkei_core::path::SiteName;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Volumes, as the administrator rules over them.
+/// The administrator's configuration of volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Volumes {
@@ -18,7 +18,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Whether a user may make volumes.
+    /// Whether a user may create volumes.
     pub fn may_create(&self, principal: &Principal) -> bool {
         principal.user_name().is_some() && self.create.iter().any(|named| names(named, principal))
     }

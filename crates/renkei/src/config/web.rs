@@ -1,11 +1,11 @@
-//! The certificate that browsers and other HTTP clients are shown, where the site's own is not to be.
+//! The configured certificate for browsers and other HTTP clients, in place of the site's own.
 
 use super::absolute_or_empty;
 use renkei_core::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The HTTP door, as the administrator rules over it.
+/// The administrator's configuration of the HTTP door.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Web {
@@ -18,7 +18,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// The files of certificate and key; `None` where none are set.
+    /// The files of certificate and key; `None` if unset.
     ///
     /// # Errors
     /// `ConfigInvalid` for one without the other.
