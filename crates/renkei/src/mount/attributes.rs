@@ -11,7 +11,7 @@ const BLOCK_BYTES: u64 = 512;
 /// `st_blksize`: the preferred size of a read.
 const GOOD_READ_BYTES: u32 = 128 << 10;
 
-/// The attributes of a file, as they were at some moment.
+/// The attributes of a file at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InodeAttr {
     /// The inode number at the other side: another number is another file.

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How many errors are remembered.
 const MAX_REMEMBERED: usize = 16;
 
-/// The last errors that programs could not have expected.
+/// The last unexpected errors of a mount.
 #[derive(Default)]
 pub(super) struct ErrorLog(Mutex<VecDeque<(u64, String)>>);
 

@@ -1,4 +1,4 @@
-//! The FUSE adapter: requests of the kernel as calls of [`Mounted`]; nothing is decided here.
+//! The FUSE adapter: dispatches requests of the kernel to calls of [`Mounted`] and makes no decisions.
 //!
 //! Writes go through the kernel's page cache at once (no `FUSE_WRITEBACK_CACHE`, with which the kernel would never
 //! again take a file's size from this mount). The cache is dropped when a file is opened that has another version by

@@ -18,7 +18,7 @@ pub(super) struct Listing {
 
 /// The source of the entries.
 enum Source {
-    /// The other side.
+    /// A listing at the other side.
     Remote(Mutex<Part>),
     /// The names that were cached when the directory was opened.
     Cached(Vec<(Vec<u8>, u64)>),
