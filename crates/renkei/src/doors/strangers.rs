@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Timeout for a peer's first message: several round trips of the longest paths, each lost twice.
 const GREETED_WITHIN: Duration = Duration::from_secs(20);
-/// The same where all places are taken: three round trips of half a second, and a little.
+/// The same under pressure, where all places are taken: three round trips of half a second, and a little.
 const GREETED_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Places of a table of connections before their first message; each costs a task and about 20 KiB.
 const MAX_GREETING: usize = 1024;

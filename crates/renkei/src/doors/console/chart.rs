@@ -15,7 +15,7 @@ const LINE: (usize, usize) = (104, 212);
 /// Longest name that fits a box of the map.
 const NAME_CHARS: usize = 15;
 
-/// Bytes per second as bits.
+/// A rate in bytes per second as bits per second.
 pub(super) fn rate(bytes_per_second: u64) -> String {
     match bytes_per_second {
         0 => "0".into(),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A gauge with labels.
 type Labelled = Family<Vec<(&'static str, String)>, Gauge>;
 
-/// Renders the counters of this moment.
+/// Renders the current counters.
 pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("renkei");
     let counters = &site.counters;
