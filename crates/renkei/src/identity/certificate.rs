@@ -21,9 +21,9 @@ pub struct Facts {
     pub serial: String,
     /// The issuer's name, for messages.
     pub issuer: String,
-    /// First moment of validity.
+    /// Start of its validity.
     pub not_before: SystemTime,
-    /// Last moment of validity.
+    /// End of its validity.
     pub not_after: SystemTime,
     /// Whether it may sign other certificates.
     pub is_authority: bool,
@@ -59,7 +59,7 @@ impl Facts {
         })
     }
 
-    /// The last moment of validity of a certificate that is parsed already.
+    /// The end of validity of a parsed certificate.
     pub(super) fn read_end(certificate: &X509Certificate<'_>) -> SystemTime {
         to_system_time(certificate.validity().not_after)
     }

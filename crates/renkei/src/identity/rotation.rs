@@ -659,7 +659,7 @@ mod tests {
         let own = Trust::load(&here.home).unwrap();
         assert_eq!(verify_peer(&here.first, &own, later).unwrap_err().code, Code::CertificateExpired);
         verify_peer(&host, &own, later).unwrap();
-        // The next one may begin.
+        // The next rotation may begin.
         assert_eq!(rotate(&here.home, 30 * DAY, later).unwrap(), Outcome::Rotated);
         assert_eq!(here.number(), 3);
     }

@@ -176,7 +176,7 @@ impl ResolvesServerCert for Chosen {
     }
 }
 
-// ---- what a browser makes of it --------------------------------------------------------------------------------------
+// ---- the check as by a browser ---------------------------------------------------------------------------------------
 
 /// The certificate that a PoP presents to browsers.
 pub struct SeenCertificate {
