@@ -7,7 +7,7 @@
 //! and [`buffers`] bounds the memory of frames in flight. The other, [`kernel`], has the kernel do the same as far as
 //! it can, by the commands of [`discipline`].
 //!
-//! Guarantee: nothing is left behind, also after a crash of the lab's process. Non-goals: routing through sites, and
+//! Guarantee: nothing is left behind, even after a crash of the lab's process. Non-goals: routing through sites, and
 //! anything but IPv4 between them.
 
 pub mod buffers;

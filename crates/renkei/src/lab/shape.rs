@@ -32,7 +32,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Lays `other` over this one.
+    /// Overlays `other` on this one.
     pub fn overlay(&mut self, other: &Shape) {
         fn take<T: Clone>(to: &mut Option<T>, from: &Option<T>) {
             if from.is_some() {

@@ -272,7 +272,7 @@ impl Topology {
         if link.path == 0 { format!("{from}->{to}") } else { format!("{from}->{to}/{}", link.path) }
     }
 
-    /// The links that `a..b`, `a->b`, either with `/PATH`, or a site alone name.
+    /// The links selected by `a..b`, `a->b`, either with `/PATH`, or by a site alone.
     pub fn select(&self, text: &str) -> Result<Vec<usize>, Error> {
         let unknown = |cause: String| Error::new(Code::LabNameUnknown, "find link", text, cause);
         let (ends, path) = match text.split_once('/') {
