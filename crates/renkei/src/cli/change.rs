@@ -43,7 +43,7 @@ pub(super) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, 
     each(&args.ids, args.all, (name, shown), context, |asker, id| asker.change(id, change))
 }
 
-/// `renkei renew ID`: fresh credentials.
+/// `renkei renew ID`: renews the credentials of transfers.
 pub(super) fn renew(ids: &[OsString], context: &Context) -> Result<u8, Error> {
     each(ids, false, ("renew", "renewed"), context, |asker, id| asker.renew(id))
 }

@@ -1,7 +1,7 @@
 //! The command line: one file per verb.
 //!
 //! A verb is a `clap` struct and a function `run(&args, &context) -> Result<u8, Error>` that returns the exit
-//! status. What it prints is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
+//! status. Its output is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
 mod agent;

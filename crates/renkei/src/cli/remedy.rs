@@ -233,7 +233,7 @@ impl Reader {
             ("USER@HOST", target.map(str::to_owned)),
             ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
         ];
-        // The reader's facts are better at telling site names.
+        // Site names are recognised by the reader's known sites instead.
         let told = names(error).into_iter().filter(|(word, _)| *word != "SITE");
         // Of two values for a placeholder the first counts: the reader's own where the error names none.
         words.into_iter().filter_map(|(word, name)| Some((word, name?))).chain(told).chain(own).collect()

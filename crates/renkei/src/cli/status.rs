@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         args.site.as_deref().and_then(OsStr::to_str).filter(|text| first_digits(text).is_some())
     {
         match why::tell(digits, false, false, args.failures, context) {
-            // It may be the name of a site, too.
+            // The argument may be the name of a site, too.
             Err(unknown) if unknown.code == Code::TransferUnknown && !args.failures => {
                 let shown = SiteName::parse(digits).and_then(|site| of_site(&site, context));
                 return answer(shown.map_err(|_| unknown)?, context);

@@ -429,7 +429,7 @@ fn change(
     report(action, name, None, "", context)
 }
 
-/// Sets what only the administrator may.
+/// Sets a key that only the administrator may set.
 fn set_locally(name: &str, facts: &mut VolumeConfig, value: &str) -> Result<(), Error> {
     let (key, text) = pair(value)?;
     match key.as_str() {
