@@ -103,7 +103,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relay {
-    /// Nobody.
+    /// No circuits.
     None,
     /// Users of the own site.
     Own,
