@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Interval of comparing the lines with the configuration.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Backoff before a lost line is reopened; doubles up to [`MAX_PAUSE`].
+/// Backoff before a lost line is reopened that was good; doubles with each failure up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// A line that was up for so long resets the backoff.
