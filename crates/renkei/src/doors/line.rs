@@ -72,7 +72,11 @@ pub fn spawn_lines(door: Door) -> Result<(), Error> {
             stays
         });
         for hub in wanted {
-            keepers.entry(hub.clone()).or_insert_with(|| start(&door, hub));
+            if !keepers.contains_key(&hub)
+                && let Some(keeper) = start(&door, &hub)
+            {
+                keepers.insert(hub, keeper);
+            }
         }
         drop(turn);
         std::thread::sleep(LOOK_EVERY);
@@ -81,14 +85,17 @@ pub fn spawn_lines(door: Door) -> Result<(), Error> {
     thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "lines", error))
 }
 
-fn start(door: &Door, hub: SiteName) -> Arc<Keeper> {
+fn start(door: &Door, hub: &SiteName) -> Option<Arc<Keeper>> {
     let keeper = Arc::new(Keeper::default());
-    let (door, own) = (door.clone(), keeper.clone());
-    let work = move || keep(&door, &hub, &own);
-    if let Err(error) = std::thread::Builder::new().name("line".into()).spawn(work) {
-        tracing::error!(%error, "cannot start a thread for a line");
+    let (door, hub, own) = (door.clone(), hub.clone(), keeper.clone());
+    let started = std::thread::Builder::new().name("line".into()).spawn(move || keep(&door, &hub, &own));
+    match started {
+        Ok(_) => Some(keeper),
+        Err(error) => {
+            tracing::error!(%error, "the thread of a reverse connection cannot be started; tried again soon");
+            None
+        }
     }
-    keeper
 }
 
 fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {

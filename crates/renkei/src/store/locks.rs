@@ -5,7 +5,7 @@
 
 use super::leases::TERM;
 use renkei_core::error::{Code, Error};
-use renkei_core::lease::locks::{FileKey, Locks, Owner, Span};
+use renkei_core::lease::locks::{FileKey, Hold, Locks, Owner, Span};
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -110,7 +110,7 @@ impl Locker for LockSession {
     fn lock(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<(), Error> {
         let mut state = self.table.state();
         state.sweep();
-        if state.locks.count() >= MOST {
+        if wanted.hold != Hold::Nothing && state.locks.count() >= MOST {
             let cause = format!("{MOST} ranges are locked here");
             return Err(Error::new(Code::LocksAway, "lock", at.path, cause));
         }
@@ -141,4 +141,26 @@ impl Drop for LockSession {
 fn held(at: &LockAt, other: &Span) -> Error {
     let cause = format!("bytes {} to {} are locked by process {}", other.start, other.end, other.pid);
     Error::new(Code::LockHeld, "lock", &at.path, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_refuses_locks_and_takes_unlocks() {
+        let table = Arc::new(LockTable::default());
+        let session = table.begin(("alice@kek".into(), [1; 16]));
+        let key = |number: usize| FileKey { device: 1, dir: 1, name: number.to_be_bytes().to_vec() };
+        let range = |hold| Span { start: 0, end: 9, hold, pid: 1 };
+        let owner = Owner { client: session.number, owner: 1 };
+        for number in 0..MOST {
+            table.state().locks.set(&key(number), owner, &range(Hold::Exclusive)).unwrap();
+        }
+        let lock =
+            |number, hold| session.lock(LockAt { path: RelPath::root(), key: key(number) }, 1, &range(hold));
+        assert_eq!(lock(MOST, Hold::Shared).unwrap_err().code, Code::LocksAway);
+        lock(0, Hold::Nothing).unwrap();
+        lock(MOST, Hold::Shared).unwrap();
+    }
 }
