@@ -1,7 +1,7 @@
 //! Opens sessions for the verbs that work on other sites.
 
 use super::Context;
-use super::namespace::namespace_path;
+use super::volume::volume_path::namespace_path;
 use crate::config::Config;
 use crate::home::Home;
 use crate::identity::card::SiteCard;

@@ -4,103 +4,27 @@
 //! status. Its output is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 
-mod agent;
-mod asker;
-mod backup;
-mod backup_set;
-mod buffer;
-mod cat;
-mod change;
-mod check;
-mod checksum;
-mod chmod;
+mod admin;
 mod completion;
 mod confirm;
 mod connect;
-mod console;
-mod copy_plan;
-mod cp;
-mod detach;
-mod df;
+mod copy;
 mod docs;
 mod doctor;
-mod doctor_files;
-mod doctor_running;
-mod doctor_site;
-mod done;
-mod du;
-mod evict;
-mod files_from;
-mod filter;
-mod find;
+mod files;
 mod glob;
-mod init;
-mod intent;
-mod invite;
-mod join;
-mod kernel;
 mod lab;
-mod lab_show;
-mod ln;
-mod local_tree;
 mod login;
-mod ls;
 mod man;
-mod many;
-mod map;
-mod mkdir;
 mod mount;
-mod mount_credential;
-mod mount_helper;
-mod mv;
-mod namespace;
 pub mod output;
-mod pace;
-mod progress;
-mod put;
 mod quantity;
-mod queued;
+mod queue;
 mod remedy;
-mod rename_site;
-mod renew;
-mod replicate;
-mod report;
-mod restore;
-mod revoke;
-mod rm;
-mod rmdir;
-mod rotate_authority;
 mod route;
-mod row;
-mod rule;
-mod serve;
-mod single;
-mod site;
-mod source;
-mod stat;
-mod status;
-mod storage;
-mod subscribe;
-mod sync;
 mod time;
-mod transfer;
-mod transfers;
-mod trust;
-mod umount;
-mod unfinished;
-mod unsubscribe;
-mod upload;
-mod verify;
 mod volume;
-mod volume_account;
-mod volume_far;
-mod volume_kept;
-mod volume_quota;
-mod volume_show;
-mod wait;
-mod whereabouts;
 mod whoami;
-mod why;
 
 use crate::home::Home;
 use crate::identity::former_names;
@@ -147,64 +71,64 @@ pub struct Global {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 enum Command {
-    Init(init::Args),
-    Serve(serve::Args),
-    Site(site::Args),
-    Agent(agent::Args),
-    Storage(storage::Args),
+    Init(admin::init::Args),
+    Serve(admin::serve::Args),
+    Site(admin::site::Args),
+    Agent(admin::agent::Args),
+    Storage(admin::storage::Args),
     Volume(volume::Args),
-    Rule(rule::Args),
-    Trust(trust::Args),
-    Invite(invite::Args),
-    Join(join::Args),
-    Map(map::Args),
+    Rule(queue::rule::Args),
+    Trust(admin::trust::Args),
+    Invite(admin::invite::Args),
+    Join(admin::join::Args),
+    Map(admin::map::Args),
     Login(login::Args),
-    Cp(cp::Args),
-    Sync(sync::Args),
-    Ls(ls::Args),
-    Stat(stat::Args),
-    Find(find::Args),
-    Mkdir(mkdir::Args),
-    Rm(rm::Args),
-    Rmdir(rmdir::Args),
-    Chmod(chmod::Args),
-    Ln(ln::Args),
-    Mv(mv::Args),
-    Cat(cat::Args),
-    Put(put::Args),
-    Du(du::Args),
-    Where(whereabouts::Args),
-    Replicate(replicate::Args),
-    Evict(evict::Args),
-    Verify(verify::Args),
-    Df(df::Args),
-    Checksum(checksum::Args),
+    Cp(copy::cp::Args),
+    Sync(copy::sync::Args),
+    Ls(files::ls::Args),
+    Stat(files::stat::Args),
+    Find(files::find::Args),
+    Mkdir(files::mkdir::Args),
+    Rm(files::rm::Args),
+    Rmdir(files::rmdir::Args),
+    Chmod(files::chmod::Args),
+    Ln(files::ln::Args),
+    Mv(files::mv::Args),
+    Cat(files::cat::Args),
+    Put(files::put::Args),
+    Du(files::du::Args),
+    Where(volume::replica_locations::Args),
+    Replicate(volume::replicate::Args),
+    Evict(volume::evict::Args),
+    Verify(volume::verify::Args),
+    Df(files::df::Args),
+    Checksum(files::checksum::Args),
     Whoami(whoami::Args),
-    Status(status::Args),
-    Console(console::Args),
+    Status(admin::status::Args),
+    Console(admin::console::Args),
     Doctor(doctor::Args),
-    Transfers(transfers::Args),
-    Why(why::Args),
+    Transfers(queue::transfers::Args),
+    Why(queue::why::Args),
     /// Give queued transfers up; one that runs is stopped
-    Cancel(change::Args),
+    Cancel(queue::change::Args),
     /// Hold queued transfers back; one that runs is stopped and resumes at the block
-    Pause(change::Args),
+    Pause(queue::change::Args),
     /// Let transfers that were paused go on
-    Resume(change::Args),
+    Resume(queue::change::Args),
     /// Try queued transfers again now, also those that failed or were cancelled
-    Retry(change::Args),
-    Wait(wait::Args),
-    Buffer(buffer::Args),
-    Unfinished(unfinished::Args),
+    Retry(queue::change::Args),
+    Wait(queue::wait::Args),
+    Buffer(queue::buffer::Args),
+    Unfinished(queue::unfinished::Args),
     Route(route::Args),
-    Revoke(revoke::Args),
-    Renew(renew::Args),
-    Backup(backup::Args),
-    Restore(restore::Args),
+    Revoke(admin::revoke::Args),
+    Renew(admin::renew::Args),
+    Backup(admin::backup::Args),
+    Restore(admin::restore::Args),
     Lab(lab::Args),
     Mount(mount::Args),
-    MountCredential(mount_credential::Args),
-    Umount(umount::Args),
+    MountCredential(mount::credential::Args),
+    Umount(mount::umount::Args),
     Completion(completion::Args),
     #[command(hide = true)]
     Docs(docs::Args),
@@ -213,60 +137,60 @@ enum Command {
 impl Command {
     fn run(&self, context: &Context) -> Result<u8, Error> {
         match self {
-            Command::Init(args) => init::run(args, context),
-            Command::Serve(args) => serve::run(args, context),
-            Command::Site(args) => site::run(args, context),
-            Command::Agent(args) => agent::run(args, context),
-            Command::Storage(args) => storage::run(args, context),
+            Command::Init(args) => admin::init::run(args, context),
+            Command::Serve(args) => admin::serve::run(args, context),
+            Command::Site(args) => admin::site::run(args, context),
+            Command::Agent(args) => admin::agent::run(args, context),
+            Command::Storage(args) => admin::storage::run(args, context),
             Command::Volume(args) => volume::run(args, context),
-            Command::Rule(args) => rule::run(args, context),
-            Command::Trust(args) => trust::run(args, context),
-            Command::Invite(args) => invite::run(args, context),
-            Command::Join(args) => join::run(args, context),
-            Command::Map(args) => map::run(args, context),
+            Command::Rule(args) => queue::rule::run(args, context),
+            Command::Trust(args) => admin::trust::run(args, context),
+            Command::Invite(args) => admin::invite::run(args, context),
+            Command::Join(args) => admin::join::run(args, context),
+            Command::Map(args) => admin::map::run(args, context),
             Command::Login(args) => login::run(args, context),
-            Command::Cp(args) => cp::run(args, context),
-            Command::Sync(args) => sync::run(args, context),
-            Command::Ls(args) => ls::run(args, context),
-            Command::Stat(args) => stat::run(args, context),
-            Command::Find(args) => find::run(args, context),
-            Command::Mkdir(args) => mkdir::run(args, context),
-            Command::Rm(args) => rm::run(args, context),
-            Command::Rmdir(args) => rmdir::run(args, context),
-            Command::Chmod(args) => chmod::run(args, context),
-            Command::Ln(args) => ln::run(args, context),
-            Command::Mv(args) => mv::run(args, context),
-            Command::Cat(args) => cat::run(args, context),
-            Command::Put(args) => put::run(args, context),
-            Command::Du(args) => du::run(args, context),
-            Command::Where(args) => whereabouts::run(args, context),
-            Command::Replicate(args) => replicate::run(args, context),
-            Command::Evict(args) => evict::run(args, context),
-            Command::Verify(args) => verify::run(args, context),
-            Command::Df(args) => df::run(args, context),
-            Command::Checksum(args) => checksum::run(args, context),
-            Command::Status(args) => status::run(args, context),
-            Command::Console(args) => console::run(args, context),
+            Command::Cp(args) => copy::cp::run(args, context),
+            Command::Sync(args) => copy::sync::run(args, context),
+            Command::Ls(args) => files::ls::run(args, context),
+            Command::Stat(args) => files::stat::run(args, context),
+            Command::Find(args) => files::find::run(args, context),
+            Command::Mkdir(args) => files::mkdir::run(args, context),
+            Command::Rm(args) => files::rm::run(args, context),
+            Command::Rmdir(args) => files::rmdir::run(args, context),
+            Command::Chmod(args) => files::chmod::run(args, context),
+            Command::Ln(args) => files::ln::run(args, context),
+            Command::Mv(args) => files::mv::run(args, context),
+            Command::Cat(args) => files::cat::run(args, context),
+            Command::Put(args) => files::put::run(args, context),
+            Command::Du(args) => files::du::run(args, context),
+            Command::Where(args) => volume::replica_locations::run(args, context),
+            Command::Replicate(args) => volume::replicate::run(args, context),
+            Command::Evict(args) => volume::evict::run(args, context),
+            Command::Verify(args) => volume::verify::run(args, context),
+            Command::Df(args) => files::df::run(args, context),
+            Command::Checksum(args) => files::checksum::run(args, context),
+            Command::Status(args) => admin::status::run(args, context),
+            Command::Console(args) => admin::console::run(args, context),
             Command::Doctor(args) => doctor::run(args, context),
-            Command::Transfers(args) => transfers::run(args, context),
-            Command::Why(args) => why::run(args, context),
-            Command::Cancel(args) => change::run(Change::Cancel, args, context),
-            Command::Pause(args) => change::run(Change::Pause, args, context),
-            Command::Resume(args) => change::run(Change::Resume, args, context),
-            Command::Retry(args) => change::run(Change::Retry, args, context),
-            Command::Wait(args) => wait::run(args, context),
-            Command::Buffer(args) => buffer::run(args, context),
-            Command::Unfinished(args) => unfinished::run(args, context),
+            Command::Transfers(args) => queue::transfers::run(args, context),
+            Command::Why(args) => queue::why::run(args, context),
+            Command::Cancel(args) => queue::change::run(Change::Cancel, args, context),
+            Command::Pause(args) => queue::change::run(Change::Pause, args, context),
+            Command::Resume(args) => queue::change::run(Change::Resume, args, context),
+            Command::Retry(args) => queue::change::run(Change::Retry, args, context),
+            Command::Wait(args) => queue::wait::run(args, context),
+            Command::Buffer(args) => queue::buffer::run(args, context),
+            Command::Unfinished(args) => queue::unfinished::run(args, context),
             Command::Route(args) => route::run(args, context),
             Command::Whoami(args) => whoami::run(args, context),
-            Command::Revoke(args) => revoke::run(args, context),
-            Command::Renew(args) => renew::run(args, context),
-            Command::Backup(args) => backup::run(args, context),
-            Command::Restore(args) => restore::run(args, context),
+            Command::Revoke(args) => admin::revoke::run(args, context),
+            Command::Renew(args) => admin::renew::run(args, context),
+            Command::Backup(args) => admin::backup::run(args, context),
+            Command::Restore(args) => admin::restore::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Mount(args) => mount::run(args, context),
-            Command::MountCredential(args) => mount_credential::run(args, context),
-            Command::Umount(args) => umount::run(args, context),
+            Command::MountCredential(args) => mount::credential::run(args, context),
+            Command::Umount(args) => mount::umount::run(args, context),
             Command::Completion(args) => completion::run(args, context),
             Command::Docs(args) => docs::run(args, context),
         }
@@ -317,8 +241,8 @@ pub fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     completion::answer_shell();
     let words: Vec<_> = std::env::args_os().collect();
-    let words = mount_helper::translated(&words).unwrap_or(words);
-    let words = find::translated(words);
+    let words = mount::helper::translated(&words).unwrap_or(words);
+    let words = files::find::translated(words);
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

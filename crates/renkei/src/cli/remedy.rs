@@ -167,7 +167,7 @@ impl Reader {
                 let list = if error.subject.contains('@') { "map list" } else { "rule list" };
                 Some(format!("`renkei {list}` lists the rules"))
             }
-            PathNotFound if error.op == super::mount_credential::REVOKE => {
+            PathNotFound if error.op == super::mount::credential::REVOKE => {
                 Some("`renkei mount-credential list` lists them".into())
             }
             PathNotFound if error.op == "open directory" && super::verb() == "mkdir" => {

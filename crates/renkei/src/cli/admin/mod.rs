@@ -1,0 +1,20 @@
+//! Verbs of a PoP's administrator.
+
+pub(crate) mod agent;
+pub(crate) mod backup;
+pub(crate) mod backup_set;
+pub(crate) mod console;
+pub(crate) mod init;
+pub(crate) mod invite;
+pub(crate) mod join;
+pub(crate) mod map;
+pub(crate) mod rename_site;
+pub(crate) mod renew;
+pub(crate) mod restore;
+pub(crate) mod revoke;
+pub(crate) mod rotate_authority;
+pub(crate) mod serve;
+pub(crate) mod site;
+pub(crate) mod status;
+pub(crate) mod storage;
+pub(crate) mod trust;

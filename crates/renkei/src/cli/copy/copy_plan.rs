@@ -1,0 +1,310 @@
+//! From the arguments of `cp` and `sync` to the layout of the copy.
+//!
+//! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes* a
+//! destination that does not exist. A trailing slash on a source means its contents; on the destination, that it is a
+//! directory, created if it is missing.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
+pub(in crate::cli) use renkei_core::wire::message::Found;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// One argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Spec {
+    /// A path of this machine.
+    Local {
+        /// The path as typed.
+        path: PathBuf,
+        /// Whether it ends in `/` or `/.`, or is `.`.
+        slash: bool,
+    },
+    /// A place at a site.
+    Remote(EndpointPath),
+}
+
+impl Spec {
+    /// Parses an argument; `endpoint` recognises places at sites.
+    pub(in crate::cli) fn parse_as(
+        argument: &OsStr,
+        endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
+    ) -> Result<Self, Error> {
+        let bytes = argument.as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::new(Code::BadPath, "parse path", "''", "an empty path"));
+        }
+        if let Some(remote) = endpoint(argument)? {
+            return Ok(Spec::Remote(remote));
+        }
+        let slash =
+            bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b"." || bytes.ends_with(b"..");
+        Ok(Spec::Local { path: argument.into(), slash })
+    }
+
+    /// Whether it means the contents of the directory, or must be one.
+    pub(in crate::cli) fn has_slash(&self) -> bool {
+        match self {
+            Spec::Local { slash, .. } => *slash,
+            Spec::Remote(path) => path.trailing_slash || path.place.as_ref().is_none_or(|p| p.path.is_root()),
+        }
+    }
+
+    /// The name of a source in a destination directory.
+    pub(in crate::cli) fn name(&self) -> Option<Vec<u8>> {
+        match self {
+            Spec::Local { path, .. } => path.file_name().map(|name| name.as_bytes().to_vec()),
+            Spec::Remote(path) => path.place.as_ref()?.path.name().map(<[u8]>::to_vec),
+        }
+    }
+
+    /// The form for messages.
+    pub(in crate::cli) fn shown(&self) -> String {
+        match self {
+            Spec::Local { path, .. } => printable(path.as_os_str().as_bytes()),
+            Spec::Remote(path) => path.to_string(),
+        }
+    }
+
+    /// The form that enters the job's key.
+    pub(in crate::cli) fn identity(&self) -> String {
+        match self {
+            Spec::Local { path, slash } => {
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                format!("{}{}", printable(path.as_os_str().as_bytes()), if *slash { "/" } else { "" })
+            }
+            Spec::Remote(path) => format!("{path}{}", if path.trailing_slash { "/" } else { "" }),
+        }
+    }
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Direction {
+    /// From here to a site.
+    Up(SiteName),
+    /// From a site to here.
+    Down(SiteName),
+    /// From a site to a site, or within one.
+    Between(SiteName, SiteName),
+}
+
+impl Direction {
+    /// The sites that take part.
+    pub(in crate::cli) fn sites(&self) -> Vec<&SiteName> {
+        match self {
+            Direction::Up(site) | Direction::Down(site) => vec![site],
+            Direction::Between(from, to) => vec![from, to],
+        }
+    }
+
+    /// The site of the destination, if it is not this machine.
+    pub(in crate::cli) fn to(&self) -> Option<&SiteName> {
+        match self {
+            Direction::Up(site) | Direction::Between(_, site) => Some(site),
+            Direction::Down(_) => None,
+        }
+    }
+}
+
+/// Determines the direction.
+pub(in crate::cli) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
+    let mut sites = sources.iter().map(|source| match source {
+        Spec::Local { .. } => None,
+        Spec::Remote(path) => Some(path.site.clone()),
+    });
+    let invalid = |cause: &str| Error::new(Code::UsageInvalid, "copy", destination.shown(), cause);
+    let first = sites.next().ok_or_else(|| invalid("no source"))?;
+    if sites.any(|site| site != first) {
+        return Err(invalid("all sources must be on this machine or at one site"));
+    }
+    match (first, destination) {
+        (None, Spec::Remote(to)) => Ok(Direction::Up(to.site.clone())),
+        (Some(from), Spec::Local { .. }) => Ok(Direction::Down(from)),
+        (Some(from), Spec::Remote(to)) => Ok(Direction::Between(from, to.site.clone())),
+        (None, Spec::Local { .. }) => {
+            // One of them may have been meant for a place at a site.
+            let like_place = sources.iter().chain([destination]).map(Spec::shown);
+            let like_place = like_place.into_iter().find(|shown| shown.contains(":/"));
+            let cause = "both are on this machine: use cp or rsync; a place at a site is SITE:/STORAGE/PATH";
+            Err(match like_place {
+                Some(shown) => Error::new(Code::UsageInvalid, "copy", shown, cause),
+                None => invalid(cause),
+            })
+        }
+    }
+}
+
+/// The layout of a copy: the sources go into the destination, or one becomes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Layout {
+    /// The base is the destination, created first if `make`; else its parent.
+    pub(in crate::cli) into: bool,
+    /// The destination directory must be created.
+    pub(in crate::cli) make: bool,
+    /// The name of each source below the base.
+    pub(in crate::cli) targets: Vec<RelPath>,
+}
+
+impl Layout {
+    /// The layout for a dry run, which creates nothing: a missing destination is looked at from its parent directory.
+    pub(in crate::cli) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
+        let name = RelPath::parse(name)?;
+        let targets = self.targets.iter().map(|target| name.join(target)).collect::<Result<_, _>>()?;
+        Ok(Layout { into: false, make: false, targets })
+    }
+}
+
+/// Lays out a copy; `name` is the destination's last component, `None` for a root.
+pub(in crate::cli) fn lay_out(
+    sources: &[Spec],
+    destination: &Spec,
+    found: Found,
+    name: Option<&[u8]>,
+) -> Result<Layout, Error> {
+    let contents = sources.iter().any(Spec::has_slash);
+    let into = found == Found::Dir
+        || (found == Found::Nothing && (destination.has_slash() || sources.len() > 1))
+        || name.is_none();
+    if found == Found::Other && (destination.has_slash() || sources.len() > 1 || contents) {
+        return Err(Error::new(Code::NotADirectory, "copy", destination.shown(), "it is a file"));
+    }
+    let targets = match (into, name) {
+        (false, Some(name)) => vec![RelPath::parse(name)?],
+        _ => sources.iter().map(target).collect::<Result<Vec<_>, _>>()?,
+    };
+    let mut seen = std::collections::HashSet::new();
+    for (source, target) in sources.iter().zip(&targets) {
+        if !target.is_root() && !seen.insert(target) {
+            let cause = format!("two sources would both be copied to {target}");
+            return Err(Error::new(Code::UsageInvalid, "copy", source.shown(), cause));
+        }
+    }
+    Ok(Layout { into, make: into && found == Found::Nothing, targets })
+}
+
+/// Refuses a copy of an entry onto itself, of a directory into itself, and one that would remove its own source.
+///
+/// `base` has the targets; both are at the same site.
+pub(in crate::cli) fn refuse_overlap(
+    sources: &[Spec],
+    base: &Place,
+    targets: &[RelPath],
+    removes_others: bool,
+) -> Result<(), Error> {
+    for (source, target) in sources.iter().zip(targets) {
+        let Spec::Remote(EndpointPath { place: Some(from), .. }) = source else { continue };
+        let to = base.path.join(target)?;
+        let refuse = |code, cause| Err(Error::new(code, "copy", source.shown(), cause));
+        if from.storage != base.storage {
+            continue;
+        } else if from.path == to {
+            return refuse(Code::SameFile, "");
+        } else if to.starts_with(&from.path) {
+            return refuse(Code::IntoItself, "the destination is inside the source");
+        } else if removes_others && from.path.starts_with(&to) {
+            return refuse(
+                Code::IntoItself,
+                "the source is inside the destination, --delete would remove it",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn target(source: &Spec) -> Result<RelPath, Error> {
+    if source.has_slash() {
+        return Ok(RelPath::root());
+    }
+    let name = source.name();
+    name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))
+}
+
+/// Lays out a sync: the source's contents become the destination's.
+pub(in crate::cli) fn lay_out_sync(found: Found, destination: &Spec) -> Result<Layout, Error> {
+    if found == Found::Other {
+        return Err(Error::new(Code::NotADirectory, "sync", destination.shown(), "it is a file"));
+    }
+    Ok(Layout { into: true, make: found == Found::Nothing, targets: vec![RelPath::root()] })
+}
+
+/// Splits a local path into the directory it lies in and its name; `None` for a root or `..`.
+pub(in crate::cli) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
+    let name = path.file_name().map(|name| name.as_bytes().to_vec());
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    (if name.is_some() { parent } else { path.to_path_buf() }, name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        Spec::parse_as(OsStr::new(text), |text| EndpointPath::parse(text.as_bytes())).unwrap()
+    }
+
+    fn layout(sources: &[&str], destination: &str, found: Found) -> Result<Vec<String>, Error> {
+        let sources: Vec<Spec> = sources.iter().map(|text| spec(text)).collect();
+        let destination = spec(destination);
+        let name = destination.name();
+        let layout = lay_out(&sources, &destination, found, name.as_deref())?;
+        Ok(layout
+            .targets
+            .iter()
+            .map(|target| format!("{}{target}", if layout.into { "/" } else { "" }))
+            .collect())
+    }
+
+    #[test]
+    fn a_source_goes_into_a_directory_and_becomes_a_new_name() {
+        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Dir).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice/", Found::Nothing).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["f"], "kek:/data/g", Found::Other).unwrap(), ["g"]);
+        assert_eq!(layout(&["a", "b"], "kek:/data/x", Found::Nothing).unwrap(), ["/a", "/b"]);
+    }
+
+    #[test]
+    fn a_trailing_slash_means_the_contents() {
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["."], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["kek:/data"], "here", Found::Dir).unwrap(), ["/"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert_eq!(layout(&["a", "b"], "kek:/data/f", Found::Other).unwrap_err().code, Code::NotADirectory);
+        assert_eq!(layout(&["x/a", "y/a"], "kek:/data/d", Found::Dir).unwrap_err().code, Code::UsageInvalid);
+        let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));
+        assert_eq!(mixed.unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(direction(&[spec("a")], &spec("b")).unwrap_err().code, Code::UsageInvalid);
+    }
+
+    #[test]
+    fn nothing_is_copied_to_itself_or_into_itself() {
+        let refused = |source: &str, base: &str, target: &str, removes| {
+            let Spec::Remote(EndpointPath { place: Some(base), .. }) = spec(base) else { panic!() };
+            let target = RelPath::parse(target.as_bytes()).unwrap();
+            refuse_overlap(&[spec(source)], &base, &[target], removes).err().map(|error| error.code)
+        };
+        assert_eq!(refused("kek:/data/a/f", "kek:/data/a", "f", false), Some(Code::SameFile));
+        assert_eq!(refused("kek:/data/a", "kek:/data/a/b", "a", false), Some(Code::IntoItself));
+        assert_eq!(refused("kek:/data", "kek:/data/a", "b", false), Some(Code::IntoItself));
+        assert_eq!(refused("kek:/data/a", "kek:/data", "ab", false), None);
+        assert_eq!(refused("kek:/data/a", "kek:/other/a", "b", false), None);
+        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", false), None);
+        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", true), Some(Code::IntoItself));
+    }
+
+    #[test]
+    fn directions() {
+        let kek = SiteName::parse("kek").unwrap();
+        assert_eq!(direction(&[spec("a")], &spec("kek:/data/b")).unwrap(), Direction::Up(kek.clone()));
+        assert_eq!(direction(&[spec("kek:/data/b")], &spec(".")).unwrap(), Direction::Down(kek));
+    }
+}

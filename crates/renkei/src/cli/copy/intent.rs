@@ -1,0 +1,67 @@
+//! The marker of an unfinished copy whose source becomes its destination.
+//!
+//! `cp -r run7 kek:/data/new` creates `new`. When the copy is retried, automatically or by the same command after a
+//! crash, `new` exists, and a source would go *into* it. A marker beside the journals, named by the job, tells that
+//! this directory is the copy's own. It is removed when the copy is done, or with the abandoned journals: it is
+//! locked while the copy runs, so that a clean-up leaves it alone.
+
+use super::copy_plan::Found;
+use renkei_core::error::{Code, Error};
+use std::fs::{File, remove_file};
+use std::path::{Path, PathBuf};
+
+/// The marker of one job.
+#[derive(Debug)]
+pub(in crate::cli) struct Intent(PathBuf);
+
+impl Intent {
+    /// The marker of `job` in the folder of journals.
+    pub(in crate::cli) fn new(folder: &Path, job: u64) -> Self {
+        Intent(folder.join(format!("{job:016x}.becomes")))
+    }
+
+    /// The effective kind of the destination for this job, given the current one.
+    pub(in crate::cli) fn found(&self, now: Found) -> Found {
+        if now == Found::Dir && self.0.exists() { Found::Nothing } else { now }
+    }
+
+    /// Creates the marker if the source becomes the destination, before anything is created there; it is locked while
+    /// the file is open.
+    pub(in crate::cli) fn keep(&self, becomes: bool) -> Result<Option<File>, Error> {
+        if !becomes {
+            return Ok(None);
+        }
+        let folder = self.0.parent().unwrap_or(Path::new("."));
+        let kept = std::fs::create_dir_all(folder).and_then(|()| File::create(&self.0));
+        // Another run of the same copy has the same marker; a file system without locks is tolerated.
+        let kept = kept.inspect(|file| drop(file.try_lock_shared()));
+        kept.map(Some)
+            .map_err(|error| Error::new(Code::JournalBroken, "keep", self.0.display(), error).at("client"))
+    }
+
+    /// Removes the marker: no retry will come.
+    pub(in crate::cli) fn forget(&self) {
+        let _ = remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_the_job_made_counts_as_nothing() {
+        let keep = tempfile::tempdir().unwrap();
+        let intent = Intent::new(&keep.path().join("journal"), 7);
+        assert_eq!(intent.found(Found::Dir), Found::Dir);
+        intent.keep(false).unwrap();
+        assert_eq!(intent.found(Found::Dir), Found::Dir);
+        let marker = intent.keep(true).unwrap().unwrap();
+        assert!(File::open(&intent.0).unwrap().try_lock().is_err(), "a copy that runs holds its marker");
+        drop(marker);
+        assert_eq!(intent.found(Found::Dir), Found::Nothing);
+        assert_eq!(intent.found(Found::Other), Found::Other);
+        intent.forget();
+        assert_eq!(intent.found(Found::Dir), Found::Dir);
+    }
+}

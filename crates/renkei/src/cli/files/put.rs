@@ -1,0 +1,64 @@
+//! `renkei put`: standard input to a file at a site.
+
+use super::cat::split;
+use super::done::done;
+use super::many::Many;
+use crate::cli::Context;
+use crate::cli::connect::{dialler, place, remote};
+use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::file::{Answer, Files, Op, Start};
+use renkei_core::wire::violation;
+use std::ffi::OsString;
+use std::io::{self, Read};
+
+/// Bytes per read call.
+const READ_BYTES: usize = 1 << 20;
+
+/// Write standard input to a file at a site
+///
+/// The file is there, whole and durable, when the command succeeded, and not before: tar c run7 | renkei put
+/// kek:/data/run7.tar
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file: SITE:/STORAGE/PATH; one that is there is replaced
+    #[arg(value_name = "PATH")]
+    path: OsString,
+    /// Permission bits of a file that is new, as chmod takes them
+    #[arg(long, value_name = "MODE", default_value = "644", value_parser = parse_mode)]
+    mode: u32,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).map_err(|error| error.to_string())?;
+    if mode > 0o777 { Err("three octal digits, as 644".into()) } else { Ok(mode) }
+}
+
+pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+    let path = remote(&args.path, context)?;
+    let shown = path.to_string();
+    let (dir, name) = split(&place(&path)?)?;
+    let far =
+        RemoteDir { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
+    let files = RemoteFiles::open(far, Config::default())?;
+    let begun = files.operate(Op::Draft { path: name, start: Start::Empty, mode: args.mode }, b"")?;
+    let Answer::Opened { handle, .. } = begun else {
+        return Err(violation("answer", format_args!("{begun:?}")));
+    };
+    let (mut input, mut buf, mut offset) = (io::stdin().lock(), vec![0; READ_BYTES], 0);
+    loop {
+        let count = match input.read(&mut buf) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                return Err(Error::new(Code::IoFailed, "read", "standard input", error).at("client"));
+            }
+        };
+        files.operate(Op::Write { handle, offset }, &buf[..count])?;
+        offset += count as u64;
+    }
+    files.operate(Op::Publish { handle, mtime: None }, b"")?;
+    files.operate(Op::Close(handle), b"")?;
+    done("written", vec![shown], &Many::new(context), context)
+}
