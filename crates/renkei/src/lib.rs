@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod doors;
+pub mod files;
 pub mod home;
 pub mod identity;
 pub mod lab;

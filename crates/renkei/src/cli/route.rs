@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::identity::credential::Credential;
 use crate::identity::trust::Trust;
-use crate::mover::dial::Dialler;
+use crate::mover::connect::dial::Dialler;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{EndpointPath, SiteName};
@@ -154,7 +154,7 @@ fn as_cards_tell(from: &Principal, to: &SiteName, context: &Context) -> Result<V
     };
     let is_own = own_site(context).is_ok_and(|here| *from == Principal::Host(here));
     let rules = if is_own { Config::load(&home)?.route_rules() } else { Default::default() };
-    let steps = crate::mover::routes::plan_of(from, to, &trust, &rules)?;
+    let steps = crate::mover::connect::routes::plan_of(from, to, &trust, &rules)?;
     let told = |Step { way, why, against, .. }: Step| TriedWay { way, why, against, failed: None };
     Ok(steps.into_iter().map(told).collect())
 }

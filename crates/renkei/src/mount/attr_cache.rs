@@ -300,9 +300,9 @@ fn is_kernel_cacheable(known: &InodeAttr) -> bool {
 mod tests {
     use super::super::name_ops::SetAttr;
     use super::*;
+    use crate::files::local_files::LocalFiles;
     use crate::store::leases::{LeaseHolder, LeaseTable};
     use crate::store::local::{AccessMode, LocalStore};
-    use crate::store::local_files::LocalFiles;
     use renkei_core::wire::file::{Answer, Handle, Lessor, Listener};
     use std::path::Path;
     use std::sync::OnceLock;

@@ -129,8 +129,8 @@ fn is_loss(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::local_files::LocalFiles;
     use crate::store::local::{AccessMode, LocalStore};
-    use crate::store::local_files::LocalFiles;
     use renkei_core::wire::file::{Files, Handle};
     use std::fs;
     use std::sync::Arc;

@@ -337,8 +337,8 @@ impl Files for UnionFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::local_files::LocalFiles;
     use crate::store::local::{AccessMode, LocalStore};
-    use crate::store::local_files::LocalFiles;
     use renkei_core::wire::file::Start;
 
     fn path(text: &str) -> RelPath {

@@ -20,7 +20,7 @@ struct State {
 }
 
 /// The end of one session, shared by its threads.
-pub(super) struct Failure {
+pub(crate) struct Failure {
     state: Mutex<State>,
     /// Mirror of `State::over`, read without the lock for each entry and unit; written while the lock is held.
     over: AtomicBool,
@@ -30,7 +30,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn new(control: Arc<ControlSender>, sockets: Vec<Arc<TcpStream>>) -> Self {
+    pub(crate) fn new(control: Arc<ControlSender>, sockets: Vec<Arc<TcpStream>>) -> Self {
         Failure {
             state: Mutex::default(),
             over: AtomicBool::new(false),
@@ -45,7 +45,7 @@ impl Failure {
     }
 
     /// Ends the session with `error`, unless it has ended or the peer soon reports its own reason.
-    pub(super) fn set(&self, error: Error) {
+    pub(crate) fn set(&self, error: Error) {
         if matches!(error.code, Code::ConnectionLost | Code::Stalled) && self.wait_for(ECHO) {
             return;
         }
@@ -53,7 +53,7 @@ impl Failure {
     }
 
     /// Ends the session with `error` at once, unless it has ended.
-    pub(super) fn set_now(&self, error: Error) {
+    pub(crate) fn set_now(&self, error: Error) {
         {
             let mut state = self.lock();
             if state.over {
@@ -71,7 +71,7 @@ impl Failure {
     }
 
     /// Ends the session in order; its data streams stay open if `kept`.
-    pub(super) fn finish(&self, kept: bool) {
+    pub(crate) fn finish(&self, kept: bool) {
         {
             let mut state = self.lock();
             state.over = true;
@@ -89,11 +89,11 @@ impl Failure {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    pub(super) fn first(&self) -> Option<Error> {
+    pub(crate) fn first(&self) -> Option<Error> {
         self.lock().first.clone()
     }
 
@@ -102,7 +102,7 @@ impl Failure {
     ///
     /// # Errors
     /// The session's first error, once that time has passed.
-    pub(super) fn passes_over(&self) -> Result<bool, Error> {
+    pub(crate) fn passes_over(&self) -> Result<bool, Error> {
         if !self.is_over() {
             return Ok(false);
         }
@@ -114,13 +114,13 @@ impl Failure {
     }
 
     /// Waits for the end.
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let state = self.lock();
         drop(self.changed.wait_while(state, |state| !state.over));
     }
 
     /// Waits for the end for at most `timeout`; true if the session has ended.
-    pub(super) fn wait_for(&self, timeout: Duration) -> bool {
+    pub(crate) fn wait_for(&self, timeout: Duration) -> bool {
         let waited = self.changed.wait_timeout_while(self.lock(), timeout, |state| !state.over);
         waited.expect("no thread panics while it holds the lock").0.over
     }

@@ -4,15 +4,15 @@
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
 //! writing of a unit happens outside it.
 
-use super::background::{Pace, spawn_pace};
 use super::failure::{Failure, Stop};
 use super::hooks::SourceCheck;
 use super::outgoing::Outgoing;
-use super::pacer::Pacer;
+use super::pace::background::{Pace, spawn_pace};
+use super::pace::pacer::Pacer;
+use super::pace::throttle::Throttle;
 use super::progress::Watch;
 use super::reuse::ReusableSession;
 use super::self_copy;
-use super::throttle::Throttle;
 use super::walk::{Root, Sink, vanished, walk};
 use crate::identity::account::{Account, AccountThread};
 use crate::net::control::{ControlReceiver, ControlSender};

@@ -19,7 +19,7 @@ use crate::identity::former_names;
 use crate::identity::rotation::is_of_another;
 use crate::identity::secret;
 use crate::identity::trust::{Trust, home_of_user};
-use crate::mover::dial::{Dialler, Session};
+use crate::mover::connect::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;

@@ -18,7 +18,7 @@ use crate::identity::authority::Authority;
 use crate::identity::card::SiteCard;
 use crate::identity::certificate::Facts;
 use crate::identity::verify::verify_holder;
-use crate::mover::transport::random_ticket;
+use crate::mover::connect::transport::random_ticket;
 use crate::net::control::ControlSender;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -10,7 +10,7 @@ use super::log_shipping::ask;
 use super::replicas::{dir_of, each_page, make_dirs};
 use crate::catalogue::{HeldReplica, VolumeId, VolumeTree};
 use crate::identity::account::Account;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::store::local::LocalStore;
 use crate::store::{Detail, Store};
 use renkei_core::entry::{EntryKind, Stamp};

@@ -11,7 +11,7 @@ use super::queue::{now_ms, read_spec};
 use crate::catalogue::{Row, hex_id};
 use crate::home::{make_private_dir, open_regular, write_file};
 use crate::identity::delegation::Delegation;
-use crate::mover::dial::Dialler;
+use crate::mover::connect::dial::Dialler;
 use renkei_core::error::{Code, Error, Retry};
 use renkei_core::path::SiteName;
 use renkei_core::queue::State;

@@ -5,7 +5,7 @@
 //! moment before the session's request: it waits, counted among unauthenticated connections, and is refused if no
 //! request follows in time. Guarantees: only principals the configuration lets, only to trusted sites, no more than
 //! `limits.max_circuits`; a ticket works once; when the session ends, its unused tickets are revoked; the far end
-//! has proved to be a PoP of that site ([`crate::mover::targets`]). Non-goal: inspecting the relayed data.
+//! has proved to be a PoP of that site ([`crate::mover::connect::targets`]). Non-goal: inspecting the relayed data.
 
 use super::access::Proof;
 use super::relay_pace::Paced;
@@ -13,10 +13,10 @@ use super::snapshot::Snapshot;
 use super::tickets::one_share;
 use super::{Counters, Site};
 use crate::config::Relay;
-use crate::mover::dial::Dialler;
-use crate::mover::routes::RouteContext;
-use crate::mover::targets::{Proofs, Targets};
-use crate::mover::transport::Transport;
+use crate::mover::connect::dial::Dialler;
+use crate::mover::connect::routes::RouteContext;
+use crate::mover::connect::targets::{Proofs, Targets};
+use crate::mover::connect::transport::Transport;
 use crate::net::control::ControlSender;
 use crate::net::socket::{keep_alive, prepare_sending, rtt};
 use crate::net::splice::couple;

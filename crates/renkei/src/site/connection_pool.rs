@@ -8,7 +8,7 @@
 use super::access::Proof;
 use super::snapshot::Snapshot;
 use crate::identity::verify::{expect_site, verify_peer};
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::mover::reuse::ReusableSession;
 use crate::net::control::ControlSender;
 use crate::net::socket::{give_up_after, is_left};

@@ -14,7 +14,7 @@ use super::snapshot::Snapshot;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::identity::account::Account;
 use crate::mover::Stop;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::store::Store;
 use crate::store::passwd::group_name;
 use crate::volume::VolumeConfig;

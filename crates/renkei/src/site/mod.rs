@@ -74,7 +74,7 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::identity::former_names;
 use crate::identity::verify::verify_holder;
-use crate::mover::routes::ReachabilityCache;
+use crate::mover::connect::routes::ReachabilityCache;
 use crate::net::control::ControlSender;
 use crate::net::reverse_registry::ReverseRegistry;
 use crate::store::locks::LockTable;

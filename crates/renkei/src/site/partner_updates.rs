@@ -19,7 +19,7 @@ use crate::home::{Home, read_text, write_file};
 use crate::identity::card::SiteCard;
 use crate::identity::handover::former_name;
 use crate::identity::trust::{Added, Trust};
-use crate::mover::transport::resolve;
+use crate::mover::connect::transport::resolve;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;

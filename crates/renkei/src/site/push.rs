@@ -11,7 +11,7 @@ use super::connection_pool::PooledSession;
 use super::history::Trace;
 use super::snapshot::Snapshot;
 use super::transfer::{Stop, Watch, places, running, send_job, storages};
-use crate::mover::dial::{DialHints, Dialler};
+use crate::mover::connect::dial::{DialHints, Dialler};
 use crate::mover::hex;
 use crate::mover::reuse::ReusableSession;
 use crate::mover::send::{SendJob, send};

@@ -8,7 +8,7 @@
 use super::Site;
 use super::source_selection::{Failing, Wish, is_of_the_way};
 use crate::catalogue::{VolumeId, VolumeTree};
-use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use crate::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use crate::store::local::LocalStore;
 use crate::store::{ReadFile, Space, Store};
 use crate::volume::follower::outbox::Outbox;

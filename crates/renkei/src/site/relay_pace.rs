@@ -4,7 +4,7 @@
 //! bandwidth, overflow its queue together, and retransmit a tenth of the data; so they are paced as a sender paces
 //! its own.
 
-use crate::mover::pacer::Pacer;
+use crate::mover::pace::pacer::Pacer;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

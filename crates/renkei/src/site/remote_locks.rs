@@ -5,8 +5,8 @@
 //! here ends, and count as lost when the home lost this site for too long.
 
 use super::read_through::ReadThrough;
+use crate::files::remote_files::RemoteFiles;
 use crate::mover::fresh_id;
-use crate::mover::remote_files::RemoteFiles;
 use crate::store::locks::{LockAt, Locker};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::lease::locks::{Hold, Span};

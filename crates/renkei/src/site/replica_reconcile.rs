@@ -11,7 +11,7 @@ use super::dirty_set::DirtySet;
 use super::log_shipping::ask;
 use crate::catalogue::VolumeId;
 use crate::mover::Stop;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::mover::progress::Watch;
 use crate::store::Store;
 use crate::volume::Holds;

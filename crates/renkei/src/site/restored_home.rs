@@ -11,7 +11,7 @@ use super::read_through::Contents;
 use super::snapshot::Snapshot;
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::identity::account::Account;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::mover::fresh_id;
 use crate::volume::VolumeConfig;
 use crate::volume::follower::apply::RunAs;

@@ -13,7 +13,7 @@ use super::queue::{Active, Shown};
 use super::snapshot::Snapshot;
 use crate::identity::trust::Trust;
 use crate::identity::verify::verify_holder;
-use crate::mover::dial::Dialler;
+use crate::mover::connect::dial::Dialler;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;

@@ -11,7 +11,7 @@ use super::log_shipping::{ask, is_followed, may, spawn};
 use super::snapshot::Snapshot;
 use crate::catalogue::VolumeId;
 use crate::mover::Stop;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use crate::volume::follower::outbox::Outbox;
 use crate::volume::follower::site_lease::Wanted;
 use crate::volume::home::follower_registry::{follower_number, followers, names_of};

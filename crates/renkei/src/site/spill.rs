@@ -13,7 +13,7 @@ use super::access::account_name;
 use super::buffer::Reservation;
 use super::queue::now_ms;
 use super::scheduler::Run;
-use crate::mover::dial::{Dialler, Session};
+use crate::mover::connect::dial::{Dialler, Session};
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Permit, Principal, Right};

@@ -24,7 +24,7 @@ use std::fmt::Display;
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 /// Mode bits that delegate the owner's authority; new content loses them.
-pub(super) const SET_ID: u32 = SET_UID | SET_GID;
+pub(crate) const SET_ID: u32 = SET_UID | SET_GID;
 const MODE_BITS: u32 = 0o7777;
 /// First buffer for the list of attribute names.
 const NAMES_BYTES: usize = 1024;

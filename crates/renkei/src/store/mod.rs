@@ -15,7 +15,6 @@
 
 #[cfg(test)]
 mod conformance;
-mod draft;
 pub mod errno;
 pub mod fault;
 mod file;
@@ -23,17 +22,14 @@ mod jail;
 pub mod leases;
 mod listing;
 pub mod local;
-pub mod local_files;
-#[cfg(test)]
-mod local_files_tests;
 pub mod locks;
 pub mod marker;
-mod metadata;
+pub(crate) mod metadata;
 pub mod passwd;
 pub mod permission_denied;
 pub mod privileges;
 pub mod scoped;
-mod setuid_files;
+pub(crate) mod setuid_files;
 pub mod strict_modes;
 pub mod temp;
 pub mod tree;

@@ -30,7 +30,7 @@ pub(super) fn may_set_acls() -> bool {
 }
 
 /// Runs `work`, in which access lists come from the plain file whose new version is published, not from a sender.
-pub(super) fn keeping_acls<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_acls<T>(work: impl FnOnce() -> T) -> T {
     let before = KEEPS_ACLS.replace(true);
     let done = work();
     KEEPS_ACLS.set(before);

@@ -94,7 +94,7 @@ pub(super) fn refuses_mode(handle: BorrowedFd<'_>, stat: &Stat, mode: u32) -> Op
 }
 
 /// Reason for refusing `mode` for an entry: set-id bits that the account may not set would be dropped.
-pub(super) fn refuses_set_id(entry: &Entry, mode: u32) -> Option<&'static str> {
+pub(crate) fn refuses_set_id(entry: &Entry, mode: u32) -> Option<&'static str> {
     let is_file = matches!(entry.kind, EntryKind::File { .. });
     let refused = privileges::is_lent() && is_file && mode & SET_ID != 0;
     refused.then_some("set-id bits are not set by an account that works for others")

@@ -9,7 +9,7 @@ use renkei::identity::card::SiteCard;
 use renkei::identity::credential::Credential;
 use renkei::identity::delegation::{Delegation, Delegator, issue};
 use renkei::mover::Stop;
-use renkei::mover::dial::Session;
+use renkei::mover::connect::dial::Session;
 use renkei::mover::progress::Watch;
 use renkei::mover::send::{SendJob, send};
 use renkei::mover::walk::Root;

@@ -5,7 +5,7 @@ use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
-use renkei::mover::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use renkei::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
@@ -291,7 +291,7 @@ fn an_end_in_order_leaves_no_draft_and_no_journal() {
 static NEXT_KEY: AtomicU8 = AtomicU8::new(1);
 
 /// A session opened by hand: the ticket, and what holds it.
-fn opened(federation: &Federation) -> (renkei::mover::dial::Session, Ticket) {
+fn opened(federation: &Federation) -> (renkei::mover::connect::dial::Session, Ticket) {
     let Federation { titech, kek, .. } = federation;
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
     let open = OpenFiles {

@@ -510,7 +510,7 @@ fn limit_memory(site: &mut Site, mib: u64) {
 }
 
 /// How a session ends.
-fn end_of(mut session: renkei::mover::dial::Session) -> Error {
+fn end_of(mut session: renkei::mover::connect::dial::Session) -> Error {
     loop {
         if let Ok(Control::Abort(error)) | Err(error) = session.control.recv() {
             return error;

@@ -4,7 +4,7 @@ use crate::federation::{Federation, Site};
 use renkei::home::Home;
 use renkei::identity::credential::Credential;
 use renkei::identity::trust::Trust;
-use renkei::mover::dial::{Dialler, Session};
+use renkei::mover::connect::dial::{Dialler, Session};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{

@@ -9,7 +9,7 @@ use renkei::identity::card::SiteCard;
 use renkei::identity::credential::{Credential, KeyRequest, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::identity::trust::Trust;
-use renkei::mover::dial::{DialHints, Dialler, Session};
+use renkei::mover::connect::dial::{DialHints, Dialler, Session};
 use renkei::net::tls::TlsStream;
 use renkei::net::unix_ms;
 use renkei_core::error::Error;

@@ -7,7 +7,7 @@ use crate::home::Home;
 use crate::identity::certificate::{Facts, utc};
 use crate::identity::socket;
 use crate::identity::trust::Trust;
-use crate::mover::transport::unreachable;
+use crate::mover::connect::transport::unreachable;
 use crate::site::conditions::Condition;
 use crate::site::health_checks::certificate_ends;
 use crate::volume::volume_config;

@@ -5,7 +5,7 @@ use super::many::Many;
 use super::single::{self, FileSessions};
 use crate::cli::Context;
 use crate::cli::glob;
-use crate::mover::remote_files::RemoteFiles;
+use crate::files::remote_files::RemoteFiles;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;

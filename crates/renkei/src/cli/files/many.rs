@@ -5,7 +5,7 @@
 
 use crate::cli::output::{error_json, is_reader_gone};
 use crate::cli::{Context, connect};
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use renkei_core::error::{Error, Kind};
 use renkei_core::path::{EndpointPath, SiteName, printable};
 use renkei_core::wire::message::{Reply, Request};

@@ -5,7 +5,7 @@ use super::done::done;
 use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place, remote};
-use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
+use crate::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::{Answer, Files, Op, Start};
 use renkei_core::wire::violation;

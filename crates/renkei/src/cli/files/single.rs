@@ -3,7 +3,7 @@
 use super::cat::split;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place};
-use crate::mover::remote_files::{Config, RemoteDir, RemoteFiles};
+use crate::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::file::{Answer, Files, Item, Op};

@@ -4,7 +4,7 @@
 use crate::cli::connect::{own_site, session, unexpected};
 use crate::cli::{Context, login};
 use crate::identity::socket;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use renkei_core::error::Error;
 use renkei_core::queue::Change;
 use renkei_core::wire::buffer::{BufferStatus, Room};

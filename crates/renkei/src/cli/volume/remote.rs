@@ -4,7 +4,7 @@ use crate::cli::Context;
 use crate::cli::connect::{own_site, session, unexpected};
 use crate::cli::output::Report;
 use crate::config::Config;
-use crate::mover::dial::Session;
+use crate::mover::connect::dial::Session;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};

@@ -1,9 +1,9 @@
 //! Tests of a volume against the plain tree below it.
 
+use crate::files::local_files::LocalFiles;
 use crate::home::Home;
 use crate::store::fault::{Fault, FaultStore, Op as Call};
 use crate::store::local::AccessMode;
-use crate::store::local_files::LocalFiles;
 use crate::store::marker::VOLUME;
 use crate::store::temp::temp_name;
 use crate::store::{Dir, Store, passwd};

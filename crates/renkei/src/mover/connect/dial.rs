@@ -47,7 +47,7 @@ pub struct Dialler {
     config: Arc<ClientConfig>,
     trust: Arc<Trust>,
     silence: Duration,
-    pub(super) ways: RouteContext,
+    pub(in crate::mover) ways: RouteContext,
     /// The identity used towards relays, if it is another one.
     asker: Option<Arc<ClientConfig>>,
 }
@@ -123,7 +123,7 @@ const SIGNS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(60), Duration::from_millis(200)];
 
 /// Bytes that slow start carries in two round trips: 10 segments, then 20. The ticket often comes after one.
-pub(super) const PADDING_BYTES: usize = 30 * 1440;
+pub(crate) const PADDING_BYTES: usize = 30 * 1440;
 
 impl Dialler {
     /// A dialler that authenticates with `credential`; `silence` is the peer's silence timeout.
@@ -143,7 +143,7 @@ impl Dialler {
     }
 
     /// The dialler used towards relays.
-    pub(super) fn asker(&self) -> Self {
+    pub(in crate::mover) fn asker(&self) -> Self {
         let config = self.asker.as_ref().unwrap_or(&self.config).clone();
         Dialler { config, ..self.clone() }
     }
@@ -184,7 +184,7 @@ impl Dialler {
     }
 
     /// Opens a session with the PoP of a site by the given transport.
-    pub(super) fn open_by(
+    pub(in crate::mover) fn open_by(
         &self,
         site: &SiteName,
         reach: &Transport,
@@ -194,7 +194,7 @@ impl Dialler {
     }
 
     /// Sets `used` when a request that works only once is sent: a retry would only hide the first error.
-    pub(super) fn open_noting(
+    pub(in crate::mover) fn open_noting(
         &self,
         peer: &Principal,
         reach: &Transport,
@@ -249,7 +249,7 @@ impl Dialler {
     }
 
     /// Handshakes on a connection to that address; the peer is verified to be `site`.
-    pub(super) fn secure_on(
+    pub(in crate::mover) fn secure_on(
         &self,
         site: &SiteName,
         address: SocketAddr,
@@ -414,7 +414,7 @@ impl Session {
     }
 
     /// Sends a request to the current peer, even if another one is responsible.
-    pub(super) fn ask_here(&mut self, request: Request) -> Result<Reply, Error> {
+    pub(in crate::mover) fn ask_here(&mut self, request: Request) -> Result<Reply, Error> {
         let id = self.send_request(request)?;
         self.reply_to(id)
     }
@@ -647,7 +647,7 @@ fn hello() -> Hello {
 }
 
 /// Names the peer in a network error that lacks it.
-pub(super) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
+pub(in crate::mover) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
     if error.subject == "peer" {
         return Error { subject: reach.place(site), ..error }.at("client");
     }
@@ -667,7 +667,7 @@ fn silent(error: Error, reach: &Transport) -> Error {
 }
 
 /// Whether an error is of the network on the way to the peer.
-pub(super) fn is_network(code: Code) -> bool {
+pub(in crate::mover) fn is_network(code: Code) -> bool {
     use Code::*;
     matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
         || matches!(code, NoRoute | NoLine | CallUnanswered)

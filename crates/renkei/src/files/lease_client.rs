@@ -13,7 +13,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const ASKED_IN_ONE: u32 = 6;
 
 /// The lease of a session, and of those that follow it.
-pub(super) struct LeaseClient {
+pub(crate) struct LeaseClient {
     begun: Instant,
     /// Owner of the locks at the site.
     client: [u8; 16],
@@ -30,12 +30,12 @@ struct State {
 }
 
 impl LeaseClient {
-    pub(super) fn new(client: [u8; 16]) -> Self {
+    pub(crate) fn new(client: [u8; 16]) -> Self {
         LeaseClient { begun: Instant::now(), client, state: Mutex::default(), listener: OnceLock::new() }
     }
 
     /// The id by which the site recognises this client.
-    pub(super) fn client(&self) -> [u8; 16] {
+    pub(crate) fn client(&self) -> [u8; 16] {
         self.client
     }
 
@@ -48,31 +48,31 @@ impl LeaseClient {
     }
 
     /// A new session begins: leases of the last one are invalid.
-    pub(super) fn begin_again(&self) {
+    pub(crate) fn begin_again(&self) {
         let mut state = self.state();
         state.term.begin_again();
         (state.is_leasing, state.lock_round) = (None, 0);
     }
 
     /// The number of the next renewal request; the term counts from now.
-    pub(super) fn ask(&self) -> u64 {
+    pub(crate) fn ask(&self) -> u64 {
         let now = self.now();
         self.state().term.ask(now)
     }
 
     /// Time until the next renewal.
-    pub(super) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         let length = self.state().length;
         if length.is_zero() { FIRST_PAUSE } else { length / ASKED_IN_ONE }
     }
 
     /// Sets the listener for changes.
-    pub(super) fn listen(&self, listener: Listener) {
+    pub(crate) fn listen(&self, listener: Listener) {
         // A second listener is never called, and so must not cache.
         let _ = self.listener.set(listener);
     }
 
-    pub(super) fn on_given(&self, number: u64, round: u64, length: Duration, locks: u64) {
+    pub(crate) fn on_given(&self, number: u64, round: u64, length: Duration, locks: u64) {
         let mut state = self.state();
         state.lock_round = locks;
         (state.length, state.is_leasing) = (length, Some(!length.is_zero()));
@@ -82,7 +82,7 @@ impl LeaseClient {
     }
 
     /// A callback: returns when the listener has invalidated all it names.
-    pub(super) fn on_changed(&self, what: &Changed) {
+    pub(crate) fn on_changed(&self, what: &Changed) {
         if what.all {
             self.state().term.give_up();
         }

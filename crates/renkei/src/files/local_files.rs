@@ -9,12 +9,12 @@
 //! removed. Non-goal: changing a file in place.
 
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
-use super::leases::LeaseHolder;
-use super::locks::{LockAt, Locker};
-use super::permission_denied::{Attempt, refused};
-use super::setuid_files::refuses_set_id;
-use super::temp::{is_temp_name, refuse_temp_names, temp_name};
-use super::{Detail, Dir, Listing, Raw, ReadFile, Store, passwd};
+use crate::store::leases::LeaseHolder;
+use crate::store::locks::{LockAt, Locker};
+use crate::store::permission_denied::{Attempt, refused};
+use crate::store::setuid_files::refuses_set_id;
+use crate::store::temp::{is_temp_name, refuse_temp_names, temp_name};
+use crate::store::{Detail, Dir, Listing, Raw, ReadFile, Store, passwd};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::Noted;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The token bucket of a session.
-pub(super) struct Throttle {
+pub(in crate::mover) struct Throttle {
     bucket: Mutex<Bucket>,
     changed: Condvar,
     started: Instant,
@@ -21,7 +21,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     /// A throttle of `rate` bytes per second.
-    pub(super) fn new(rate: u64) -> Self {
+    pub(in crate::mover) fn new(rate: u64) -> Self {
         Throttle { bucket: Mutex::new(Bucket::new(rate)), changed: Condvar::new(), started: Instant::now() }
     }
 
@@ -30,13 +30,13 @@ impl Throttle {
     }
 
     /// Changes the rate.
-    pub(super) fn set_rate(&self, rate: u64) {
+    pub(in crate::mover) fn set_rate(&self, rate: u64) {
         self.lock().set_rate(self.started.elapsed(), rate);
         self.changed.notify_all();
     }
 
     /// Waits at most `patience` until `bytes` may be sent, or the session is over; false on a timeout.
-    pub(super) fn take(&self, bytes: u64, patience: Duration, is_over: impl Fn() -> bool) -> bool {
+    pub(in crate::mover) fn take(&self, bytes: u64, patience: Duration, is_over: impl Fn() -> bool) -> bool {
         let until = Instant::now() + patience;
         let mut bucket = self.lock();
         loop {

@@ -127,7 +127,7 @@ impl Pacer {
     }
 
     /// The controller's knowledge of the path; none if a limit held the streams back, for then it says little.
-    pub(super) fn into_known(self) -> Option<Controller> {
+    pub(in crate::mover) fn into_known(self) -> Option<Controller> {
         self.limit.is_none().then_some(self.controller)
     }
 }

@@ -1,16 +1,16 @@
 //! The RPC server of a file session: one thread per data stream, which reads an operation, performs it as the
 //! account, and answers it before it reads the next.
 //!
-//! All streams work on one [`LocalFiles`](crate::store::local_files::LocalFiles), so a handle that one stream opened is
+//! All streams work on one [`LocalFiles`](crate::files::local_files::LocalFiles), so a handle that one stream opened is
 //! valid on the others. Operations on different streams have no order. The session ends with its control stream, and
 //! drafts that were not published are gone then. Data streams have no silence timeout; keep-alive is the control
 //! stream's.
 
-use super::dial::PADDING_BYTES;
-use super::failure::{Failure, Stop};
-use super::pacer::Pacer;
-use super::progress::Watch;
 use crate::identity::account::{Account, AccountThread};
+use crate::mover::connect::dial::PADDING_BYTES;
+use crate::mover::failure::{Failure, Stop};
+use crate::mover::pace::pacer::Pacer;
+use crate::mover::progress::Watch;
 use crate::net::control::ControlReceiver;
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::TlsStream;

@@ -105,7 +105,7 @@ impl Drop for RelayClient {
 impl RelayClient {
     /// Asks the PoP of `relay`, reached by the given transport, for circuits to `site`; a refusal shows when the
     /// first is used.
-    pub(super) fn ask(
+    pub(in crate::mover) fn ask(
         dialler: &Dialler,
         relay: &SiteName,
         by: Transport,
@@ -122,7 +122,7 @@ impl RelayClient {
     }
 
     /// Asks the PoP of `site`, reached by the given transport, for circuits to the agent of one of its storages.
-    pub(super) fn ask_for_agent(
+    pub(in crate::mover) fn ask_for_agent(
         dialler: &Dialler,
         site: &SiteName,
         by: Transport,
@@ -161,7 +161,7 @@ impl RelayClient {
     }
 
     /// Connects one more circuit.
-    pub(super) fn connect(&self) -> Result<TcpStream, Error> {
+    pub(in crate::mover) fn connect(&self) -> Result<TcpStream, Error> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         if index >= MAX_CIRCUITS {
             let cause = format!("{MAX_CIRCUITS} of one session were used");
@@ -176,7 +176,7 @@ impl RelayClient {
 
     /// The relay's error for a failed circuit, if it reports one; waits for it, because a circuit may end a moment
     /// earlier.
-    pub(super) fn word(&self) -> Option<Error> {
+    pub(in crate::mover) fn word(&self) -> Option<Error> {
         let until = Instant::now() + WORD_WITHIN;
         let mut state = self.word.lock();
         loop {

@@ -4,14 +4,14 @@
 //! same version or an error; drafts are resumed (`write_behind.rs`); operations that only read are retried. An
 //! operation on names that was in flight fails, because it is unknown whether it was done.
 
-use super::dial::{DialHints, Dialler};
-use super::fresh_id;
 use super::lease_client::LeaseClient;
 use super::prefetch::{MAX_NAMES, Prefetcher};
 use super::read_ahead::{PrefetchedFile, ReadAhead};
 use super::rpc::{IoBuffer, IoBufferPool, PendingReply, RpcConnection};
 use super::write_behind::{Draft, Version, WriteBehind};
 use crate::identity::socket;
+use crate::mover::connect::dial::{DialHints, Dialler};
+use crate::mover::fresh_id;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -111,9 +111,9 @@ pub struct RemoteFiles {
     next: AtomicU64,
     lease_client: Arc<LeaseClient>,
     /// Bytes read ahead or written behind.
-    pub(super) held: Arc<AtomicU64>,
+    pub(crate) held: Arc<AtomicU64>,
     /// Buffers of write-behind.
-    pub(super) pool: Arc<IoBufferPool>,
+    pub(crate) pool: Arc<IoBufferPool>,
     /// Prefetch of the files that are likely opened next.
     prefetcher: Mutex<Prefetcher>,
     /// Identifies this client to the site across sessions.
@@ -158,15 +158,15 @@ impl State {
 }
 
 /// An open file, directory or draft.
-pub(super) struct Open {
+pub(crate) struct Open {
     /// The current path, as far as known here.
-    pub(super) path: Mutex<RelPath>,
+    pub(crate) path: Mutex<RelPath>,
     /// The epoch of the session in which it was opened, and the handle there.
     far: Mutex<(u64, Handle)>,
-    pub(super) kind: Opened,
+    pub(crate) kind: Opened,
 }
 
-pub(super) enum Opened {
+pub(crate) enum Opened {
     File(ReadAhead),
     /// A file served from prefetched content, not open at the site.
     Prefetched(PrefetchedFile),
@@ -178,7 +178,7 @@ pub(super) enum Opened {
     },
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }
 
@@ -264,7 +264,7 @@ impl RemoteFiles {
     }
 
     /// Memory limit of all files together.
-    pub(super) fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.config.memory
     }
 
@@ -379,7 +379,7 @@ impl RemoteFiles {
     }
 
     /// Runs `work` with the session; again with the next one if the session is lost and `repeats` (idempotent).
-    pub(super) fn with_conn<T>(
+    pub(crate) fn with_conn<T>(
         &self,
         repeats: bool,
         work: impl Fn(u64, &Arc<RpcConnection>) -> Result<Result<T, Error>, Error>,
@@ -402,7 +402,7 @@ impl RemoteFiles {
         }
     }
 
-    pub(super) fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+    pub(crate) fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
         lock(&self.open).get(&handle).cloned().ok_or_else(|| unknown(handle))
     }
 
@@ -465,7 +465,7 @@ impl RemoteFiles {
     ///
     /// # Errors
     /// The outer one: the connection was lost.
-    pub(super) fn far_handle(
+    pub(crate) fn far_handle(
         &self,
         open: &Open,
         epoch: u64,
@@ -727,7 +727,7 @@ impl WhenLost {
 }
 
 /// Whether an error is transient.
-pub(super) fn is_passing(error: &Error) -> bool {
+pub(crate) fn is_passing(error: &Error) -> bool {
     error.retry() == Retry::Later && matches!(error.kind(), Kind::Unavailable | Kind::Limit)
 }
 
@@ -768,7 +768,7 @@ pub fn until_it_passes<T>(when_lost: WhenLost, work: impl Fn() -> Result<T, Erro
 }
 
 /// The answer, or the error it carries.
-pub(super) fn told(answer: Answer) -> Result<Answer, Error> {
+pub(crate) fn told(answer: Answer) -> Result<Answer, Error> {
     match answer {
         Answer::Failed(error) => Err(error),
         Answer::Held { answer, .. } if matches!(*answer, Answer::Failed(_)) => told(*answer),
@@ -780,7 +780,7 @@ fn surprise(answer: &Answer) -> Error {
     violation("answer", format_args!("{answer:?}"))
 }
 
-pub(super) fn stamp_of(item: &Item) -> Stamp {
+pub(crate) fn stamp_of(item: &Item) -> Stamp {
     match item.entry.kind {
         // A change of ctime alone does not make another version.
         EntryKind::File { stamp, .. } => Stamp { ctime: Default::default(), ..stamp },
@@ -788,7 +788,7 @@ pub(super) fn stamp_of(item: &Item) -> Stamp {
     }
 }
 
-pub(super) fn unknown(handle: Handle) -> Error {
+pub(crate) fn unknown(handle: Handle) -> Error {
     Error::new(Code::NotOpen, "use", format_args!("handle {handle}"), "it was closed, or never opened so")
 }
 

@@ -47,7 +47,12 @@ impl Targets {
     ///
     /// # Errors
     /// `InsideAddress`, `TargetUnproven`, or the error of the connection.
-    pub(super) fn check(&self, dialler: &Dialler, site: &SiteName, address: SocketAddr) -> Result<(), Error> {
+    pub(in crate::mover) fn check(
+        &self,
+        dialler: &Dialler,
+        site: &SiteName,
+        address: SocketAddr,
+    ) -> Result<(), Error> {
         // A former name of a renamed site is read as its current one.
         let is_site = |allowed: &str| SiteName::parse(allowed).is_ok_and(|allowed| allowed == *site);
         let is_allowed = self.inside.iter().any(|allowed| allowed == "*" || is_site(allowed));

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Most directories whose listings are kept.
 const MAX_LISTS: usize = 256;
 /// Most names that are kept, of all listings together.
-pub(super) const MAX_NAMES: usize = 100_000;
+pub(crate) const MAX_NAMES: usize = 100_000;
 /// A read that skips no more files than this, or is late by no more, is in order: programs skip files, or read
 /// several at a time.
 const NEAR: usize = 4;
@@ -36,7 +36,7 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The listings that are tracked, and the extents that were requested.
 #[derive(Default)]
-pub(super) struct Prefetcher {
+pub(crate) struct Prefetcher {
     /// Most recently used first.
     lists: VecDeque<List>,
     peeked: HashMap<RelPath, VecDeque<Extent>>,
@@ -177,7 +177,7 @@ impl List {
 
 impl Prefetcher {
     /// Takes in a directory's listing.
-    pub(super) fn on_list(&mut self, dir: &RelPath, items: &[Item]) {
+    pub(crate) fn on_list(&mut self, dir: &RelPath, items: &[Item]) {
         let files = items.iter().filter(|item| matches!(item.entry.kind, EntryKind::File { .. }));
         let listed = files.filter_map(|item| {
             let name = item.entry.path.name()?.to_vec();
@@ -194,7 +194,7 @@ impl Prefetcher {
     }
 
     /// The attributes of a prefetched file that arrived less than `within` ago.
-    pub(super) fn item(&self, path: &RelPath, within: Duration) -> Option<Item> {
+    pub(crate) fn item(&self, path: &RelPath, within: Duration) -> Option<Item> {
         let replied = self.peeked.get(path)?.front()?.pending.replied()?;
         match &replied.answer {
             Answer::Peeked { item, .. } if replied.at.elapsed() < within => Some(item.clone()),
@@ -203,26 +203,26 @@ impl Prefetcher {
     }
 
     /// Takes the prefetched extents of a file that is opened now.
-    pub(super) fn take(&mut self, path: &RelPath) -> VecDeque<Extent> {
+    pub(crate) fn take(&mut self, path: &RelPath) -> VecDeque<Extent> {
         let extents = self.peeked.remove(path).unwrap_or_default();
         self.foreseen += u64::from(!extents.is_empty());
         extents
     }
 
     /// Takes back extents that turned out not to be the whole current file.
-    pub(super) fn give_back(&mut self, files: &RemoteFiles, path: &RelPath, extents: VecDeque<Extent>) {
+    pub(crate) fn give_back(&mut self, files: &RemoteFiles, path: &RelPath, extents: VecDeque<Extent>) {
         self.foreseen -= 1;
         let asked_again = self.peeked.insert(path.clone(), extents);
         asked_again.into_iter().flatten().for_each(|extent| let_go(files, &extent));
     }
 
     /// Number of files that had been prefetched when they were opened.
-    pub(super) fn foreseen(&self) -> u64 {
+    pub(crate) fn foreseen(&self) -> u64 {
         self.foreseen
     }
 
     /// Notes that a file was read to its end, and prefetches the next ones if that is in order.
-    pub(super) fn on_read(&mut self, files: &RemoteFiles, conn: &RpcConnection, path: &RelPath) {
+    pub(crate) fn on_read(&mut self, files: &RemoteFiles, conn: &RpcConnection, path: &RelPath) {
         let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
         let Some(at) = self.lists.iter().position(|list| list.dir == dir) else { return };
         let Some(mut list) = self.lists.remove(at) else { return };
@@ -265,7 +265,7 @@ impl Prefetcher {
     }
 
     /// Invalidates what was prefetched at a changed path or below it.
-    pub(super) fn forget(&mut self, files: &RemoteFiles, path: &RelPath) {
+    pub(crate) fn forget(&mut self, files: &RemoteFiles, path: &RelPath) {
         self.peeked.retain(|peeked, extents| {
             let stays = !peeked.starts_with(path);
             if !stays {

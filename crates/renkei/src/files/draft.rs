@@ -3,8 +3,8 @@
 //! The current content is copied at the first write, not before. A published draft is the file itself; a later write
 //! begins the next version. A draft that is dropped leaves nothing.
 
-use super::metadata::SET_ID;
-use super::{Detail, Dir, ReadFile, WriteFile, privileges};
+use crate::store::metadata::SET_ID;
+use crate::store::{Detail, Dir, ReadFile, WriteFile, privileges};
 use renkei_core::entry::{EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -23,7 +23,7 @@ const HOLE_BYTES: usize = 64 << 10;
 const WRITEBACK_FROM: u64 = 16 << 20;
 
 /// A draft.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     temp: Vec<u8>,
     /// Permission bits if the file is new.
     mode: u32,
@@ -45,27 +45,27 @@ pub(super) struct Draft {
 
 /// Where a draft is published.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// The directory.
-    pub(super) dir: Arc<dyn Dir>,
+    pub(crate) dir: Arc<dyn Dir>,
     /// The name in it.
-    pub(super) name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// The path as requested.
-    pub(super) path: RelPath,
+    pub(crate) path: RelPath,
     /// Whether the name was removed, so that the draft cannot be published.
-    pub(super) is_gone: bool,
+    pub(crate) is_gone: bool,
 }
 
 /// The version that a draft was published as.
-pub(super) struct Published {
+pub(crate) struct Published {
     /// Its stamp.
-    pub(super) stamp: Stamp,
+    pub(crate) stamp: Stamp,
     /// Its metadata.
-    pub(super) meta: Meta,
+    pub(crate) meta: Meta,
 }
 
 /// The initial content of a draft.
-pub(super) enum Beginning {
+pub(crate) enum Beginning {
     /// A new file, created now.
     New,
     /// The content of a version.
@@ -76,32 +76,32 @@ pub(super) enum Beginning {
 
 /// Lock of name changes among the users of one open-file table; refuses all once the session is fenced.
 #[derive(Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     lock: RwLock<()>,
     are_fenced: AtomicBool,
 }
 
 impl Names {
     /// Shared lock, for publishing drafts.
-    pub(super) fn give(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
+    pub(crate) fn give(&self) -> Result<RwLockReadGuard<'_, ()>, Error> {
         let held = self.lock.read().unwrap_or_else(PoisonError::into_inner);
         self.expect_more().map(|()| held)
     }
 
     /// Exclusive lock, for renames and removals.
-    pub(super) fn take(&self) -> Result<RwLockWriteGuard<'_, ()>, Error> {
+    pub(crate) fn take(&self) -> Result<RwLockWriteGuard<'_, ()>, Error> {
         let held = self.lock.write().unwrap_or_else(PoisonError::into_inner);
         self.expect_more().map(|()| held)
     }
 
     /// Refuses all operations that have not begun (fencing): their client gets no answer any more, and later clients
     /// may have changed the same names.
-    pub(super) fn fence(&self) {
+    pub(crate) fn fence(&self) {
         self.are_fenced.store(true, Ordering::SeqCst);
     }
 
     /// Succeeds until the table is fenced.
-    pub(super) fn expect_more(&self) -> Result<(), Error> {
+    pub(crate) fn expect_more(&self) -> Result<(), Error> {
         match self.are_fenced.load(Ordering::SeqCst) {
             true => Err(Error::new(Code::ConnectionLost, "change", "file session", "it is over")),
             false => Ok(()),
@@ -121,7 +121,7 @@ enum Body {
 
 impl Draft {
     /// Begins a draft of `target`, to be written under the name `temp`.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         target: Target,
         temp: Vec<u8>,
         beginning: Beginning,
@@ -150,7 +150,7 @@ impl Draft {
     }
 
     /// Resumes a draft that was left under the name `temp`.
-    pub(super) fn resume(
+    pub(crate) fn resume(
         target: Target,
         temp: Vec<u8>,
         mode: u32,
@@ -176,23 +176,23 @@ impl Draft {
     }
 
     /// Has the content removed when the draft is dropped.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 
     /// The current target.
-    pub(super) fn target(&self) -> MutexGuard<'_, Target> {
+    pub(crate) fn target(&self) -> MutexGuard<'_, Target> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
+    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
         match &*self.body.read().unwrap_or_else(PoisonError::into_inner) {
             Body::Read(file) => file.read_at(buf, offset),
             Body::Fresh(file, _) | Body::Published(file) => file.read_at(buf, offset),
         }
     }
 
-    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let written = self.change(|file| {
             file.write_at(bytes, offset)?;
             if offset >= WRITEBACK_FROM {
@@ -203,7 +203,7 @@ impl Draft {
         written.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
     }
 
-    pub(super) fn set_len(&self, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn set_len(&self, bytes: u64) -> Result<(), Error> {
         self.change(|file| file.set_len(bytes))
     }
 
@@ -244,7 +244,7 @@ impl Draft {
 
     /// Makes the content durable under the file's name; `names` is locked during the rename. Returns the published
     /// version; none if nothing was written since the last one.
-    pub(super) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<Option<Published>, Error> {
+    pub(crate) fn publish(&self, mtime: Option<FileTime>, names: &Names) -> Result<Option<Published>, Error> {
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         let target = self.target().clone();
         if target.is_gone {
@@ -340,7 +340,7 @@ fn settle(target: &Target, mtime: Option<FileTime>) -> Result<(), Error> {
 }
 
 /// Turns the first attribute that could not be kept into an error.
-pub(super) fn refuse_losses(lost: Vec<Error>) -> Result<(), Error> {
+pub(crate) fn refuse_losses(lost: Vec<Error>) -> Result<(), Error> {
     lost.into_iter().next().map_or(Ok(()), Err)
 }
 

@@ -29,7 +29,7 @@ const PATHS: f64 = 3.0;
 const STREAM_EXTENTS: u64 = 4;
 
 /// Most bytes in flight on a connection, for one file.
-pub(super) fn most_under_way(conn: &RpcConnection) -> u64 {
+pub(crate) fn most_under_way(conn: &RpcConnection) -> u64 {
     let path = PATHS * conn.rate() * conn.round_trip.as_secs_f64();
     (path as u64).max(least_path(conn))
 }
@@ -41,7 +41,7 @@ fn least_path(conn: &RpcConnection) -> u64 {
 }
 
 /// The read-ahead of one file.
-pub(super) struct ReadAhead {
+pub(crate) struct ReadAhead {
     stamp: Stamp,
     state: Mutex<Reading>,
 }
@@ -57,20 +57,20 @@ struct Reading {
 }
 
 /// A part of a file that was requested.
-pub(super) struct Extent {
-    pub(super) range: Range<u64>,
-    pub(super) pending: PendingReply,
+pub(crate) struct Extent {
+    pub(crate) range: Range<u64>,
+    pub(crate) pending: PendingReply,
     is_used: bool,
 }
 
 impl Extent {
-    pub(super) fn new(range: Range<u64>, pending: PendingReply) -> Self {
+    pub(crate) fn new(range: Range<u64>, pending: PendingReply) -> Self {
         Extent { range, pending, is_used: false }
     }
 }
 
 /// The extents of a file from `at` up to `until`, as they are requested.
-pub(super) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>> {
     std::iter::from_fn(move || {
         let part = at..((at / EXTENT_BYTES + 1) * EXTENT_BYTES).min(until);
         at = part.end;
@@ -80,13 +80,13 @@ pub(super) fn parts(mut at: u64, until: u64) -> impl Iterator<Item = Range<u64>>
 
 impl ReadAhead {
     /// Begins with this version of a file, and the extents that were prefetched before it was opened.
-    pub(super) fn new(stamp: Stamp, peeked: VecDeque<Extent>) -> Self {
+    pub(crate) fn new(stamp: Stamp, peeked: VecDeque<Extent>) -> Self {
         let next = peeked.back().map_or(0, |last| last.range.end);
         ReadAhead { stamp, state: Mutex::new(Reading { next, window: 0, extents: peeked }) }
     }
 
     /// The version.
-    pub(super) fn stamp(&self) -> Stamp {
+    pub(crate) fn stamp(&self) -> Stamp {
         self.stamp
     }
 
@@ -95,7 +95,7 @@ impl ReadAhead {
     }
 
     /// Serves a read from the read-ahead; `None` if the read is not sequential or the read-ahead failed.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         files: &RemoteFiles,
         conn: &RpcConnection,
@@ -143,27 +143,27 @@ impl ReadAhead {
     }
 
     /// Whether a read that ends at this offset reaches the end of the file.
-    pub(super) fn ends_at(&self, end: u64) -> bool {
+    pub(crate) fn ends_at(&self, end: u64) -> bool {
         end >= self.stamp.size
     }
 
     /// Assumes a sequential read from start to end.
-    pub(super) fn expect_order(&self, conn: &RpcConnection) {
+    pub(crate) fn expect_order(&self, conn: &RpcConnection) {
         self.lock().window = least_path(conn);
     }
 
     /// Discards the read-ahead.
-    pub(super) fn drop_all(&self, files: &RemoteFiles) {
+    pub(crate) fn drop_all(&self, files: &RemoteFiles) {
         self.lock().drop_all(files);
     }
 }
 
 /// A whole file that was prefetched before it was opened.
-pub(super) struct PrefetchedFile(Vec<(Range<u64>, Arc<RpcReply>)>);
+pub(crate) struct PrefetchedFile(Vec<(Range<u64>, Arc<RpcReply>)>);
 
 impl PrefetchedFile {
     /// Waits for the prefetched extents of a file; `None` unless they are all of one version that `is_known` accepts.
-    pub(super) fn wait(extents: &VecDeque<Extent>, is_known: &dyn Fn(&Item) -> bool) -> Option<Self> {
+    pub(crate) fn wait(extents: &VecDeque<Extent>, is_known: &dyn Fn(&Item) -> bool) -> Option<Self> {
         let mut parts = Vec::with_capacity(extents.len());
         for Extent { range, pending, .. } in extents {
             let replied = pending.wait().ok()?;
@@ -182,7 +182,7 @@ impl PrefetchedFile {
     }
 
     /// Reads from the prefetched content.
-    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         for (range, replied) in &self.0 {
             let at = offset + done as u64;
@@ -197,12 +197,12 @@ impl PrefetchedFile {
     }
 
     /// Whether a read that ends at this offset reaches the end of the file.
-    pub(super) fn ends_at(&self, end: u64) -> bool {
+    pub(crate) fn ends_at(&self, end: u64) -> bool {
         end >= self.size()
     }
 
     /// Releases the memory that is accounted to the file.
-    pub(super) fn drop_all(&self, files: &RemoteFiles) {
+    pub(crate) fn drop_all(&self, files: &RemoteFiles) {
         files.held.fetch_sub(self.size(), Ordering::Relaxed);
     }
 }

@@ -1,8 +1,8 @@
 //! Pacing of a background transfer: applies the rate that [`Background`] computes from the kernel's counters.
 
-use super::send::{Session, Thread};
 use super::throttle::Throttle;
 use crate::identity::account::Account;
+use crate::mover::send::{Session, Thread};
 use crate::net::socket::{pace, rtt, sample};
 use renkei_core::error::Error;
 use renkei_core::link::background::{Background, Round};
@@ -19,7 +19,7 @@ pub const BACKGROUND_STREAMS: u16 = 4;
 const ROOM: f64 = 1.1;
 
 /// The streams of a background transfer and the state of its rate control.
-pub(super) struct Pace {
+pub(in crate::mover) struct Pace {
     sockets: Vec<Arc<TcpStream>>,
     control: Background,
     limit: u64,
@@ -33,7 +33,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Begins slowly, and never exceeds `limit`.
-    pub(super) fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
+    pub(in crate::mover) fn new(sockets: Vec<Arc<TcpStream>>, limit: Option<u64>) -> Self {
         let rtt = sockets.iter().map(|socket| rtt(socket)).min().unwrap_or_default();
         let (control, limit) = (Background::new(rtt), limit.unwrap_or(u64::MAX));
         let rate = (control.rate() as u64).min(limit);
@@ -51,7 +51,7 @@ impl Pace {
     }
 
     /// The token bucket that the streams take from.
-    pub(super) fn throttle(&self) -> Arc<Throttle> {
+    pub(in crate::mover) fn throttle(&self) -> Arc<Throttle> {
         self.throttle.clone()
     }
 
@@ -91,7 +91,7 @@ impl Pace {
 }
 
 /// Paces the session's streams until it ends.
-pub(super) fn spawn_pace(session: &Arc<Session>, mut pace: Pace) -> Result<Thread, Error> {
+pub(in crate::mover) fn spawn_pace(session: &Arc<Session>, mut pace: Pace) -> Result<Thread, Error> {
     let session = session.clone();
     Account::own()?.spawn("pace", move || {
         while !session.failure.wait_for(Background::round(pace.rtt)) {

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Client state of a draft.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     /// The `start` with which it is begun anew.
     start: Start,
     mode: u32,
@@ -42,14 +42,14 @@ pub(super) struct Draft {
 /// Identifies a version of one name: the inode number at the site, and in a volume, where a file keeps its inode
 /// number, the change that made the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub(crate) struct Version {
     ino: u64,
     change: Option<u32>,
 }
 
 impl Version {
     /// The version of an item.
-    pub(super) fn of(item: &Item) -> Self {
+    pub(crate) fn of(item: &Item) -> Self {
         let change = match item.entry.kind {
             EntryKind::File { stamp, .. } => stamp.version(),
             _ => None,
@@ -59,7 +59,7 @@ impl Version {
 }
 
 impl Draft {
-    pub(super) fn new(start: Start, mode: u32, version: Version) -> Self {
+    pub(crate) fn new(start: Start, mode: u32, version: Version) -> Self {
         // A file that was to be created exists by now.
         let start = if start == Start::New { Start::Content } else { start };
         Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, version }
@@ -68,7 +68,7 @@ impl Draft {
     /// The operation that reopens the draft in a later session; `handle` was its handle before. The site's part is
     /// resumed only after some of it was acknowledged: before that it may be an incomplete copy of the previous
     /// version.
-    pub(super) fn again(&mut self, path: &RelPath, handle: Handle) -> Op {
+    pub(crate) fn again(&mut self, path: &RelPath, handle: Handle) -> Op {
         let (path, mode) = (path.clone(), self.mode);
         self.is_anew = self.is_dirty && !self.is_there;
         match self.is_there {
@@ -79,7 +79,7 @@ impl Draft {
 
     /// The operation that resumes the partial draft that the site may still have of one that is begun anew, so that
     /// it can be closed.
-    pub(super) fn left(&self, path: &RelPath, handle: Handle) -> Option<Op> {
+    pub(crate) fn left(&self, path: &RelPath, handle: Handle) -> Option<Op> {
         let (path, mode) = (path.clone(), self.mode);
         self.is_anew.then_some(Op::Resume { path, handle, mode })
     }
@@ -92,7 +92,7 @@ impl Draft {
 
 /// The write-behind of one draft.
 #[derive(Default)]
-pub(super) struct WriteBehind(Mutex<Writing>);
+pub(crate) struct WriteBehind(Mutex<Writing>);
 
 #[derive(Default)]
 struct Writing {
@@ -203,7 +203,7 @@ impl WriteBehind {
     }
 
     /// Waits until all writes are acknowledged.
-    pub(super) fn settle(&self, files: &RemoteFiles, open: &Open) -> Result<(), Error> {
+    pub(crate) fn settle(&self, files: &RemoteFiles, open: &Open) -> Result<(), Error> {
         let mut writing = self.lock();
         writing.send(files, open)?;
         while !writing.under_way.is_empty() {
@@ -213,7 +213,7 @@ impl WriteBehind {
     }
 
     /// Closes the write-behind; returns its error, if any, reported or not.
-    pub(super) fn close(&self, files: &RemoteFiles) -> Option<Error> {
+    pub(crate) fn close(&self, files: &RemoteFiles) -> Option<Error> {
         let mut writing = self.lock();
         writing.gathered = None;
         while let Some(sent) = writing.under_way.front() {
@@ -353,7 +353,7 @@ impl Open {
 
 impl RemoteFiles {
     /// Writes to a draft.
-    pub(super) fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
+    pub(crate) fn write(&self, handle: Handle, offset: u64, content: &[u8]) -> Result<Answer, Error> {
         if content.len() > MAX_IO_BYTES as usize {
             return Err(violation("write", format_args!("{} bytes", content.len())));
         }
@@ -373,7 +373,7 @@ impl RemoteFiles {
     }
 
     /// Truncates or extends a draft, after all its writes.
-    pub(super) fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
+    pub(crate) fn set_len(&self, handle: Handle, bytes: u64) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
         let op = |handle| Op::SetLen { handle, bytes };
@@ -385,7 +385,7 @@ impl RemoteFiles {
 
     /// Publishes a draft, after all its writes: in one round trip, for the site waits for the writes that arrive on
     /// other streams. The site does not publish a draft of which a write failed.
-    pub(super) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
+    pub(crate) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
         let op = |handle| Op::Publish { handle, mtime };

@@ -26,7 +26,7 @@ impl CurrentAttempt {
     }
 
     /// Registers an attempt, as long as the returned guard lives.
-    pub(super) fn begin(&self, site: &SiteName, how: &str) -> AttemptGuard<'_> {
+    pub(in crate::mover) fn begin(&self, site: &SiteName, how: &str) -> AttemptGuard<'_> {
         let what = Error::new(Code::PeerDown, "connect", site, format!("trying it {how}"));
         self.set(Some((what, Instant::now())));
         AttemptGuard(self)
@@ -38,7 +38,7 @@ impl CurrentAttempt {
 }
 
 /// Guard of the current attempt.
-pub(super) struct AttemptGuard<'a>(&'a CurrentAttempt);
+pub(in crate::mover) struct AttemptGuard<'a>(&'a CurrentAttempt);
 
 impl Drop for AttemptGuard<'_> {
     fn drop(&mut self) {

@@ -5,10 +5,10 @@
 
 use super::dial::{DialHints, Dialler, Session, is_network};
 use super::relay_client::RelayClient;
-use super::remote_files::lock;
 use super::slow_connect::{CurrentAttempt, SlowConnectReporter, Tell};
 use super::targets::Targets;
 use super::transport::{Transport, resolve};
+use crate::files::remote_files::lock;
 use crate::identity::trust::Trust;
 use crate::net::reverse_registry::ReverseRegistry;
 use crate::net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, unix_ms};

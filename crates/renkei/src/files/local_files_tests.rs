@@ -1,9 +1,9 @@
 //! Every operation of the open-file table on a local store: its effect on the disk, and its refusals.
 
-use super::fault::{Fault, FaultStore, Op as Call};
-use super::local::{AccessMode, LocalStore};
 use super::local_files::{LocalFiles, MAX_OPEN};
-use super::privileges;
+use crate::store::fault::{Fault, FaultStore, Op as Call};
+use crate::store::local::{AccessMode, LocalStore};
+use crate::store::privileges;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;

@@ -10,7 +10,7 @@
 //! error.
 
 use super::lease_client::LeaseClient;
-use super::pacer::Pacer;
+use crate::mover::pace::pacer::Pacer;
 use crate::net::control::{ControlReceiver, ControlSender};
 use crate::net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use crate::net::tls::{TlsStream, TlsWriter};
@@ -33,7 +33,7 @@ const ENOUGH_STREAMS: usize = 4;
 /// Operations of more bytes are bulk data.
 const SMALL_BYTES: u64 = 128 << 10;
 /// A weight that keeps operations off the stream reserved for small ones.
-pub(super) const BULK_BYTES: u64 = SMALL_BYTES + 1;
+pub(crate) const BULK_BYTES: u64 = SMALL_BYTES + 1;
 /// Bytes in flight per stream before sent data is spread over another one.
 const BYTES_FOR_A_STREAM: u64 = 4 << 20;
 /// Weight of an operation without content.
@@ -52,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A pooled buffer with the bytes of one read or write.
-pub(super) struct IoBuffer {
+pub(crate) struct IoBuffer {
     bytes: Vec<u8>,
     len: usize,
     pool: Arc<IoBufferPool>,
@@ -60,11 +60,11 @@ pub(super) struct IoBuffer {
 
 /// A pool of buffers of [`MAX_IO_BYTES`] and one more.
 #[derive(Default)]
-pub(super) struct IoBufferPool(Mutex<Vec<Vec<u8>>>);
+pub(crate) struct IoBufferPool(Mutex<Vec<Vec<u8>>>);
 
 impl IoBufferPool {
     /// An empty buffer with room for one operation.
-    pub(super) fn buffer(self: &Arc<Self>) -> IoBuffer {
+    pub(crate) fn buffer(self: &Arc<Self>) -> IoBuffer {
         let bytes = lock(&self.0).pop().unwrap_or_else(|| vec![0; MAX_IO_BYTES as usize + 1]);
         IoBuffer { bytes, len: 0, pool: self.clone() }
     }
@@ -72,19 +72,19 @@ impl IoBufferPool {
 
 impl IoBuffer {
     /// The content.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
     /// Appends as much as there is room for; returns the number of bytes.
-    pub(super) fn add(&mut self, more: &[u8]) -> usize {
+    pub(crate) fn add(&mut self, more: &[u8]) -> usize {
         let count = more.len().min(MAX_IO_BYTES as usize - self.len);
         self.bytes[self.len..self.len + count].copy_from_slice(&more[..count]);
         self.len += count;
         count
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.len == MAX_IO_BYTES as usize
     }
 }
@@ -99,23 +99,23 @@ impl Drop for IoBuffer {
 }
 
 /// An answer, and the data that was read.
-pub(super) struct RpcReply {
-    pub(super) answer: Answer,
-    pub(super) data: Option<IoBuffer>,
+pub(crate) struct RpcReply {
+    pub(crate) answer: Answer,
+    pub(crate) data: Option<IoBuffer>,
     /// When it arrived.
-    pub(super) at: Instant,
+    pub(crate) at: Instant,
 }
 
 impl RpcReply {
     /// The data that was read.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.data.as_ref().map_or(&[], IoBuffer::bytes)
     }
 }
 
 /// An operation in flight; clones wait for the same answer.
 #[derive(Clone)]
-pub(super) struct PendingReply(Arc<InFlight>);
+pub(crate) struct PendingReply(Arc<InFlight>);
 
 struct InFlight {
     outcome: Mutex<Option<Result<Arc<RpcReply>, Error>>>,
@@ -124,7 +124,7 @@ struct InFlight {
 }
 
 impl PendingReply {
-    pub(super) fn new(weight: u64) -> Self {
+    pub(crate) fn new(weight: u64) -> Self {
         PendingReply(Arc::new(InFlight { outcome: Mutex::default(), done: Condvar::new(), weight }))
     }
 
@@ -132,28 +132,28 @@ impl PendingReply {
     ///
     /// # Errors
     /// The error the connection was lost with; a failed operation is an answer.
-    pub(super) fn wait(&self) -> Result<Arc<RpcReply>, Error> {
+    pub(crate) fn wait(&self) -> Result<Arc<RpcReply>, Error> {
         let waited = self.0.done.wait_while(lock(&self.0.outcome), |outcome| outcome.is_none());
         let outcome = waited.expect("no thread panics while it holds the lock");
         outcome.clone().expect("it was waited for")
     }
 
     /// The answer, if it has arrived.
-    pub(super) fn replied(&self) -> Option<Arc<RpcReply>> {
+    pub(crate) fn replied(&self) -> Option<Arc<RpcReply>> {
         lock(&self.0.outcome).as_ref().and_then(|outcome| outcome.clone().ok())
     }
 
     /// Whether it was in flight when the connection was lost.
-    pub(super) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         matches!(&*lock(&self.0.outcome), Some(Err(_)))
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         lock(&self.0.outcome).is_some()
     }
 
     /// Waits for the answer; no clone of this may wait for it too.
-    pub(super) fn take(self) -> Result<RpcReply, Error> {
+    pub(crate) fn take(self) -> Result<RpcReply, Error> {
         let replied = self.wait()?;
         drop(lock(&self.0.outcome).take());
         Ok(Arc::into_inner(replied).expect("nobody else waits for it"))
@@ -194,20 +194,20 @@ struct Rate {
 }
 
 /// The RPC connection of one session: all its streams.
-pub(super) struct RpcConnection {
+pub(crate) struct RpcConnection {
     rpc_streams: Vec<RpcStream>,
     control: Arc<ControlSender>,
     lost: Mutex<Option<Error>>,
     is_lost: AtomicBool,
-    pub(super) pool: Arc<IoBufferPool>,
-    pub(super) round_trip: Duration,
+    pub(crate) pool: Arc<IoBufferPool>,
+    pub(crate) round_trip: Duration,
     rate: Mutex<Rate>,
     ended: Condvar,
 }
 
 impl RpcConnection {
     /// Starts the threads of a session's streams; `writes` if bulk data may be sent.
-    pub(super) fn start(
+    pub(crate) fn start(
         control: ControlReceiver,
         streams: Vec<TlsStream>,
         writes: bool,
@@ -313,7 +313,7 @@ impl RpcConnection {
     }
 
     /// Ends the connection; all operations in flight fail with the first error.
-    pub(super) fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         let first = lock(&self.lost).get_or_insert(error).clone();
         self.is_lost.store(true, Ordering::SeqCst);
         self.ended.notify_all();
@@ -334,27 +334,27 @@ impl RpcConnection {
     }
 
     /// The error the connection was lost with, if it was.
-    pub(super) fn lost(&self) -> Option<Error> {
+    pub(crate) fn lost(&self) -> Option<Error> {
         if self.is_lost.load(Ordering::SeqCst) { lock(&self.lost).clone() } else { None }
     }
 
     /// Number of streams.
-    pub(super) fn streams(&self) -> usize {
+    pub(crate) fn streams(&self) -> usize {
         self.rpc_streams.len()
     }
 
     /// Recent throughput in bytes per second.
-    pub(super) fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         lock(&self.rate).best
     }
 
     /// Sends an operation, and waits for the answer.
-    pub(super) fn ask(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> Result<RpcReply, Error> {
+    pub(crate) fn ask(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> Result<RpcReply, Error> {
         self.begin(op, content).take()
     }
 
     /// Sends an operation without waiting.
-    pub(super) fn begin(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> PendingReply {
+    pub(crate) fn begin(&self, op: &Op, content: Option<Arc<IoBuffer>>) -> PendingReply {
         let content_bytes = content.as_ref().map_or(0, |buffer| buffer.len);
         self.begin_on(self.stream_for(weight_of(op, content_bytes), content_bytes > 0), op, content)
     }
@@ -381,7 +381,7 @@ impl RpcConnection {
     }
 
     /// Sends operations back to back on one stream chosen by `weight`, without waiting.
-    pub(super) fn begin_all<const N: usize>(
+    pub(crate) fn begin_all<const N: usize>(
         &self,
         weight: u64,
         ops: [(&Op, Option<Arc<IoBuffer>>); N],
@@ -531,7 +531,7 @@ impl RpcConnection {
 
     /// Ends the connection in order; operations in flight fail. The site is told that all leases are given back, and
     /// closes the connection, for which this waits at most `patience`.
-    pub(super) fn close(&self, patience: Duration) {
+    pub(crate) fn close(&self, patience: Duration) {
         let _ = self.control.send(&Control::Settled(u64::MAX));
         let hung_up = self.ended.wait_timeout_while(lock(&self.lost), patience, |lost| lost.is_none());
         drop(hung_up);
