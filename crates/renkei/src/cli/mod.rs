@@ -27,7 +27,7 @@ mod volume;
 mod whoami;
 
 use crate::home::Home;
-use crate::identity::former_names;
+use crate::identity::trust::former_names;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;

@@ -7,10 +7,10 @@
 //! Guarantees: an agent's name without the extension, or the extension beside another name, is invalid; every
 //! certificate is recorded before it is handed out.
 
+use super::authority::issued;
 use super::authority::{Authority, Issued};
 use super::certificate::serial_text;
 use super::delegation::{octet_string, octets};
-use super::issued;
 use crate::home::Home;
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
@@ -177,7 +177,7 @@ mod tests {
         params.not_after = (now() + 99 * DAY).into();
         let authority = params.self_signed(&key).unwrap().der().clone();
         let mut trust = Trust::empty(&Home::at(dir.path()));
-        trust.add(crate::identity::card::SiteCard { authority, ..card(&model) }).unwrap();
+        trust.add(crate::identity::trust::card::SiteCard { authority, ..card(&model) }).unwrap();
         let issuer = rcgen::Issuer::new(params, key);
         let mut params = CertificateParams::default();
         (params.not_before, params.not_after) = ((now() - DAY).into(), (now() + DAY).into());

@@ -11,10 +11,10 @@
 //! Guarantees: every certificate is recorded before it is used; `renkei revoke` of it, of its parent or of the user
 //! revokes it. Non-goals: delegation by users themselves, chains of delegation.
 
+use super::authority::issued;
 use super::authority::{Authority, Issued};
 use super::certificate::{parse_chain, serial_text};
 use super::credential::{Credential, generate_key};
-use super::issued;
 use super::trust::Trust;
 use super::verify::verify_holder;
 use crate::home::Home;
@@ -208,9 +208,9 @@ pub(super) fn octets(der: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::card::SiteCard;
     use crate::identity::certificate::Facts;
     use crate::identity::tests::{card, login, now, pop, shake, site};
+    use crate::identity::trust::card::SiteCard;
     use crate::identity::verify::verify_peer;
     use crate::identity::{tls, verify};
     use rcgen::{CertificateParams, SanType};

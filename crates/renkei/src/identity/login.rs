@@ -10,15 +10,16 @@
 //! no credential that does not verify under the card of its own site.
 
 use super::account::Account;
+use super::authority::issued;
 use super::authority::{Authority, USER_HOURS};
-use super::card::SiteCard;
 use super::certificate::parse_chain;
 use super::credential::{Credential, KeyRequest};
-use super::former_names;
 use super::socket::{self, Peer};
+use super::trust::card::SiteCard;
+use super::trust::former_names;
 use super::trust::{Added, Trust, home_of_user};
 use super::verify::verify_peer;
-use super::{issued, map, secret};
+use super::{map, secret};
 use crate::home::{Home, make_private_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -9,19 +9,12 @@
 pub mod account;
 pub mod agency;
 pub mod authority;
-pub mod card;
-pub mod card_history;
 pub mod certificate;
 pub mod credential;
 pub mod delegation;
-pub mod former_names;
-pub mod handover;
-pub mod invitation;
-pub mod issued;
 pub mod login;
 pub mod map;
 pub mod mounting;
-pub mod rotation;
 pub mod secret;
 pub mod socket;
 #[cfg(test)]

@@ -8,13 +8,14 @@
 //! Guarantees: every certificate is recorded before it is handed out; a number belongs to one grant for ever.
 //! Non-goal: restricting the files that the user may use; the map and the volumes' grants do that.
 
+use super::authority::issued;
 use super::authority::{Authority, Issued, random_number};
 use super::certificate::{Facts, serial_text, unix_seconds};
 use super::credential::{Credential, KeyRequest};
 use super::delegation::{octet_string, octets};
 use super::login::{LoggedIn, SshRoute, keep_at, reply_with};
 use super::socket;
-use super::{issued, map, secret};
+use super::{map, secret};
 use crate::home::{Home, read_text, write_file};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};

@@ -3,11 +3,11 @@
 #![cfg(test)]
 
 use super::authority::{Authority, Issued, renew_host};
-use super::card::SiteCard;
 use super::certificate::{parse_chain, to_pem};
 use super::credential::{Credential, KeyRequest, generate_key};
 use super::tls;
 use super::trust::Trust;
+use super::trust::card::SiteCard;
 use super::verify::{expect_site, verify_peer};
 use crate::config::Config;
 use crate::home::Home;

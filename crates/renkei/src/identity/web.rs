@@ -305,7 +305,7 @@ fn words(error: rustls::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::rotation;
+    use crate::identity::authority::rotation;
     use crate::identity::tests::pop_at;
     use std::os::unix::fs::OpenOptionsExt;
 

@@ -8,10 +8,11 @@
 
 use super::Site;
 use crate::home::Home;
-use crate::identity::card::SiteCard;
 use crate::identity::credential::Credential;
-use crate::identity::invitation::{self, Invitation, Secret};
 use crate::identity::tls::{client_config, server_name};
+use crate::identity::trust::card::SiteCard;
+use crate::identity::trust::invitation;
+use crate::identity::trust::invitation::{Invitation, Secret};
 use crate::identity::trust::{Added, Trust};
 use crate::identity::verify::{expect_site, verify_peer};
 use crate::mover::connect::dial::Dialler;

@@ -11,11 +11,11 @@ use super::volume_admin::manages;
 use super::workers::Worker;
 use crate::config::Rule;
 use crate::identity::account::Account;
-use crate::identity::card_history::newest;
+use crate::identity::authority::issued;
 use crate::identity::certificate::{Facts as Certificate, hosts};
-use crate::identity::issued;
 use crate::identity::map::{account_of, resolve};
 use crate::identity::mounting;
+use crate::identity::trust::card_history::newest;
 use crate::volume::home::follower_registry::followers;
 use crate::volume::volume_config::unknown;
 use renkei_core::error::Error;
@@ -25,8 +25,8 @@ use renkei_core::wire::message::LineStatus;
 use std::time::{Duration, Instant, SystemTime};
 
 // These types are shown as they are.
-pub use crate::identity::card_history::CardChange;
-pub use crate::identity::issued::Inventory;
+pub use crate::identity::authority::issued::Inventory;
+pub use crate::identity::trust::card_history::CardChange;
 pub use crate::volume::follower::restored_home::RestoreReport;
 pub use crate::volume::grant::Level;
 pub use crate::volume::volume_status::VolumeStatus;
@@ -200,7 +200,7 @@ impl Site {
             }
         };
         let seen = snapshot.trust.list().filter(|card| knows_all || own.as_ref() == Some(&card.site));
-        let partner = |card: &crate::identity::card::SiteCard| Partner {
+        let partner = |card: &crate::identity::trust::card::SiteCard| Partner {
             site: card.site.clone(),
             is_own: card.site == snapshot.site,
             fingerprint: card.fingerprint(),

@@ -72,7 +72,7 @@ pub mod workers;
 
 use crate::config::Config;
 use crate::home::Home;
-use crate::identity::former_names;
+use crate::identity::trust::former_names;
 use crate::identity::verify::verify_holder;
 use crate::mover::connect::routes::ReachabilityCache;
 use crate::net::control::ControlSender;

@@ -109,7 +109,7 @@ impl Site {
         let unreached = self.memory.unreached();
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
         let seen = cards.filter(|card| knows_all || own == Some(&card.site));
-        let neighbour = |card: &crate::identity::card::SiteCard| Neighbour {
+        let neighbour = |card: &crate::identity::trust::card::SiteCard| Neighbour {
             site: card.site.clone(),
             endpoints: card.endpoints.clone(),
             line: lines.iter().find(|line| line.site == card.site).cloned(),

@@ -5,7 +5,7 @@ use crate::proxy::Proxy;
 use crate::raw;
 use crate::tree::{MIB, noise};
 use renkei::identity::authority::Authority;
-use renkei::identity::card::SiteCard;
+use renkei::identity::trust::card::SiteCard;
 use renkei_core::path::SiteName;
 use serde_json::Value;
 use std::fs;

@@ -3,7 +3,7 @@
 use crate::federation::{Federation, Site, account};
 use crate::raw;
 use renkei::identity::credential::Credential;
-use renkei::identity::invitation::{Invitation, Secret};
+use renkei::identity::trust::invitation::{Invitation, Secret};
 use renkei_core::error::Error;
 use renkei_core::wire::frame::FrameKind;
 use renkei_core::wire::message::Control;

@@ -5,10 +5,10 @@
 use crate::federation::Site;
 use renkei::home::Home;
 use renkei::identity::authority::Authority;
-use renkei::identity::card::SiteCard;
 use renkei::identity::credential::{Credential, KeyRequest, generate_key};
 use renkei::identity::tls::{client_config, server_config, server_name};
 use renkei::identity::trust::Trust;
+use renkei::identity::trust::card::SiteCard;
 use renkei::mover::connect::dial::{DialHints, Dialler, Session};
 use renkei::net::tls::TlsStream;
 use renkei::net::unix_ms;

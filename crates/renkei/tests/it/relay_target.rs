@@ -3,7 +3,7 @@
 use crate::federation::Site;
 use crate::raw;
 use renkei::identity::authority::Authority;
-use renkei::identity::card::SiteCard;
+use renkei::identity::trust::card::SiteCard;
 use renkei::mover::connect::dial::Session;
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{preface, ticket};

@@ -3,8 +3,9 @@
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::identity::certificate::utc;
-use crate::identity::invitation::{self, LONGEST_LIFE, Open};
 use crate::identity::trust::Trust;
+use crate::identity::trust::invitation;
+use crate::identity::trust::invitation::{LONGEST_LIFE, Open};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;

@@ -3,7 +3,8 @@
 use crate::cli::Context;
 use crate::config::Config;
 use crate::daemon::Ended;
-use crate::identity::{former_names, rotation};
+use crate::identity::authority::rotation;
+use crate::identity::trust::former_names;
 use crate::{daemon, telemetry};
 use renkei_core::error::{Code, Error};
 use std::os::unix::process::CommandExt as _;

@@ -5,9 +5,10 @@
 //! it out of band (telephone). A card whose fingerprint does not match is refused. Non-goal: secrecy; a card holds
 //! nothing secret.
 
-use super::certificate::{parse, parse_chain, to_pem};
-use super::handover::{self, Handover, HandoverText, MAX_EARLIER};
 use crate::config::is_endpoint;
+use crate::identity::authority::handover;
+use crate::identity::authority::handover::{Handover, HandoverText, MAX_EARLIER};
+use crate::identity::certificate::{parse, parse_chain, to_pem};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use rustls::pki_types::pem::PemObject;

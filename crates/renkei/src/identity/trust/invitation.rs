@@ -7,11 +7,11 @@
 //! same card: a used line changes nothing any more.
 
 use super::card::SiteCard;
-use super::certificate::{hex, unix_seconds};
 use super::former_names;
-use super::trust::remove_file;
+use super::remove_file;
 use crate::config::is_endpoint;
 use crate::home::{Home, file_error, make_private_dir, read_text, write_file};
+use crate::identity::certificate::{hex, unix_seconds};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use sha2::{Digest, Sha256};
@@ -169,7 +169,7 @@ pub fn cancel(home: &Home, id: &str) -> Result<bool, Error> {
 }
 
 /// Cancels the invitations that a site used, under whatever name: it would rejoin with them by itself.
-pub(super) fn cancel_used(home: &Home, site: &SiteName) -> Result<(), Error> {
+pub(in crate::identity) fn cancel_used(home: &Home, site: &SiteName) -> Result<(), Error> {
     let former = former_names::read(home)?;
     let is_its = |name: &&String| {
         name.split('.').nth(1).is_some_and(|used| former.current(used).unwrap_or(used) == site.as_str())

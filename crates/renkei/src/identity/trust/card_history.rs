@@ -32,7 +32,11 @@ pub struct CardChange {
 
 impl CardChange {
     /// A change that happens now.
-    pub(super) fn new(site: &SiteName, before: Option<&SiteCard>, after: Option<&SiteCard>) -> Self {
+    pub(in crate::identity) fn new(
+        site: &SiteName,
+        before: Option<&SiteCard>,
+        after: Option<&SiteCard>,
+    ) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (before, after) = (before.map(SiteCard::places), after.map(SiteCard::places));
         CardChange { at_unix: now.as_secs(), site: site.clone(), before, after }
@@ -45,7 +49,7 @@ impl CardChange {
 }
 
 /// Records a change.
-pub(super) fn note(home: &Home, change: &CardChange) {
+pub(in crate::identity) fn note(home: &Home, change: &CardChange) {
     let line = serde_json::to_string(change).expect("a change is plain data") + "\n";
     let written = make_private_dir(home.state_dir())
         .map_err(|error| error.to_string())

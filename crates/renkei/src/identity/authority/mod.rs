@@ -5,18 +5,22 @@
 //! request only the public key is used, every name is set here. Certificates are backdated by five minutes so that a
 //! peer whose clock is a little behind accepts them. An authority that succeeded another one appends the
 //! cross-certificate by its predecessor to each chain, so that partners that know only the predecessor can verify it
-//! ([`super::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
+//! ([`super::authority::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
+
+pub mod handover;
+pub mod issued;
+pub mod rotation;
 
 use super::agency::{self, Sponsor};
+use super::authority::handover::{Handover, Origin, former_name, former_name_extension, number_of};
+use super::authority::issued::Revoked;
 use super::certificate::{
     BACKDATED, Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds,
 };
 use super::credential::generate_key;
 use super::delegation;
-use super::handover::{Handover, Origin, former_name, former_name_extension, number_of};
-use super::issued::{self, Revoked};
 use super::mounting;
-use super::rotation;
+
 use super::secret;
 use super::trust::list_number;
 use crate::config::{Config, MAX_DELEGATION_DAYS};

@@ -2,16 +2,21 @@
 //!
 //! Guarantees: a card never silently replaces one with another fingerprint; a revocation list is accepted only if the
 //! site's own authority signed it and its number is higher than that of the known one. A card with another authority
-//! replaces one only if the authority known here handed over to it ([`super::handover`]), while the overlap lasts or
+//! replaces one only if the authority known here handed over to it ([`super::authority::handover`]), while the overlap lasts or
 //! if it comes from a trusted source. Non-goal: verifying peers, see [`super::verify`].
 
-use super::card::{MAX_CARD_BYTES, SiteCard};
-use super::card_history::{CardChange, note};
+pub mod card;
+pub mod card_history;
+pub mod former_names;
+pub mod invitation;
+
 use super::certificate::{parse, parse_chain};
-use super::former_names;
-use super::handover::{Handover, former_name, lead, number_of};
-use super::invitation;
-use super::rotation;
+use super::trust::card::{MAX_CARD_BYTES, SiteCard};
+use super::trust::card_history::{CardChange, note};
+
+use super::authority::handover::{Handover, former_name, lead, number_of};
+
+use super::authority::rotation;
 use crate::config::Config;
 use crate::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};

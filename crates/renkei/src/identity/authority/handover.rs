@@ -13,8 +13,8 @@
 //! Guarantees: a hand-over is bound to one site, these two authorities and this direction. Non-goal: protection where
 //! the old key is compromised; its holder can hand over, too (docs/security.md).
 
-use super::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
-use super::delegation::{octet_string, octets};
+use crate::identity::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
+use crate::identity::delegation::{octet_string, octets};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
@@ -35,15 +35,15 @@ const VERSION: u8 = 1;
 /// Longest overlap, in which two authorities of a site are valid.
 pub const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum of hand-overs in a card beside the newest one: with overlaps of a month, those of most of a year at least.
-pub(super) const MAX_EARLIER: usize = 8;
+pub(in crate::identity) const MAX_EARLIER: usize = 8;
 
 /// The origin of an authority, from its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Origin {
+pub(in crate::identity) struct Origin {
     version: u8,
-    pub(super) site: SiteName,
+    pub(in crate::identity) site: SiteName,
     /// The sequence number; the first authority of a site, which has no origin, is number 1.
-    pub(super) number: u32,
+    pub(in crate::identity) number: u32,
     /// SHA-256 of the predecessor's certificate.
     previous: [u8; 32],
     /// Until when certificates of the predecessor are valid, at most.
@@ -63,7 +63,7 @@ pub struct Handover {
 
 /// The text form in a card.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct HandoverText {
+pub(in crate::identity) struct HandoverText {
     previous: String,
     cross: String,
     until_unix: u64,
@@ -71,7 +71,7 @@ pub(super) struct HandoverText {
 
 impl Origin {
     /// The origin of the authority that succeeds `previous`.
-    pub(super) fn after(
+    pub(in crate::identity) fn after(
         site: &SiteName,
         previous: &CertificateDer<'_>,
         until_unix: u64,
@@ -82,7 +82,7 @@ impl Origin {
     }
 
     /// The extension of the certificate.
-    pub(super) fn extension(&self) -> CustomExtension {
+    pub(in crate::identity) fn extension(&self) -> CustomExtension {
         CustomExtension::from_oid_content(&ORIGIN_OID, octet_string(&encode(self)))
     }
 
@@ -90,7 +90,7 @@ impl Origin {
     ///
     /// # Errors
     /// `BadCertificate` if the extension is malformed, or is there twice.
-    pub(super) fn read(authority: &CertificateDer<'_>) -> Result<Option<Self>, Error> {
+    pub(in crate::identity) fn read(authority: &CertificateDer<'_>) -> Result<Option<Self>, Error> {
         Self::of(&parse(authority)?)
     }
 
@@ -120,7 +120,7 @@ fn bad_extension(cause: &str) -> Error {
 }
 
 /// The extension of an authority under which the site was renamed.
-pub(super) fn former_name_extension(name: &SiteName) -> CustomExtension {
+pub(in crate::identity) fn former_name_extension(name: &SiteName) -> CustomExtension {
     CustomExtension::from_oid_content(&FORMER_NAME_OID, octet_string(name.as_str().as_bytes()))
 }
 
@@ -141,7 +141,7 @@ pub fn former_name(authority: &CertificateDer<'_>) -> Result<Option<String>, Err
 ///
 /// # Errors
 /// `BadCertificate`.
-pub(super) fn number_of(authority: &CertificateDer<'_>) -> Result<u32, Error> {
+pub(in crate::identity) fn number_of(authority: &CertificateDer<'_>) -> Result<u32, Error> {
     Ok(Origin::read(authority)?.map_or(1, |origin| origin.number))
 }
 
@@ -150,7 +150,11 @@ impl Handover {
     ///
     /// # Errors
     /// `CardInvalid`.
-    pub(super) fn check(&self, site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
+    pub(in crate::identity) fn check(
+        &self,
+        site: &SiteName,
+        authority: &CertificateDer<'_>,
+    ) -> Result<(), Error> {
         let bad = |cause: &str| {
             Error::new(
                 Code::CardInvalid,
@@ -199,14 +203,14 @@ impl Handover {
     }
 
     /// The merge of two hand-overs to the same authority: an earlier end is adopted, never a later one.
-    pub(super) fn or_shorter(self, told: Option<&Handover>) -> Handover {
+    pub(in crate::identity) fn or_shorter(self, told: Option<&Handover>) -> Handover {
         match told {
             Some(told) if told.until_unix < self.until_unix && told.previous == self.previous => told.clone(),
             _ => self,
         }
     }
 
-    pub(super) fn to_text(&self) -> HandoverText {
+    pub(in crate::identity) fn to_text(&self) -> HandoverText {
         HandoverText {
             previous: to_pem("CERTIFICATE", &self.previous),
             cross: to_pem("CERTIFICATE", &self.cross),
@@ -220,7 +224,7 @@ impl Handover {
 ///
 /// # Errors
 /// `CardConflict` if it did not, `AuthorityReplaced` if it did and the overlap is over.
-pub(super) fn lead<'h>(
+pub(in crate::identity) fn lead<'h>(
     site: &SiteName,
     known: &CertificateDer<'_>,
     handovers: impl Iterator<Item = &'h Handover>,
@@ -262,7 +266,7 @@ fn refuse_expired(site: &SiteName, known: &CertificateDer<'_>) -> Result<(), Err
 ///
 /// # Errors
 /// `CardInvalid`.
-pub(super) fn check_all(
+pub(in crate::identity) fn check_all(
     site: &SiteName,
     authority: &CertificateDer<'_>,
     newest: Option<&Handover>,
@@ -288,13 +292,16 @@ pub(super) fn check_all(
 }
 
 /// The name that a site had under the predecessor of this authority.
-pub(super) fn name_before(site: &SiteName, authority: &CertificateDer<'_>) -> Result<SiteName, Error> {
+pub(in crate::identity) fn name_before(
+    site: &SiteName,
+    authority: &CertificateDer<'_>,
+) -> Result<SiteName, Error> {
     former_name(authority)?.map_or_else(|| Ok(site.clone()), |former| SiteName::parse(&former))
 }
 
 /// Whether a chain may continue from the hand-over to `authority` with the one to `previous`. It ends where an
 /// authority was replaced without any overlap, as after a compromise of its key, and where the site was renamed.
-pub(super) fn may_follow(
+pub(in crate::identity) fn may_follow(
     authority: &CertificateDer<'_>,
     previous: &CertificateDer<'_>,
 ) -> Result<bool, Error> {
@@ -311,7 +318,7 @@ fn had_overlap(authority: &CertificateDer<'_>) -> Result<bool, Error> {
 
 impl HandoverText {
     /// Parses the certificates; their content is not checked here.
-    pub(super) fn into_handover(self) -> Result<Handover, Error> {
+    pub(in crate::identity) fn into_handover(self) -> Result<Handover, Error> {
         let one = |pem: &str| Ok(parse_chain(pem)?.remove(0));
         let (previous, cross) = (one(&self.previous)?, one(&self.cross)?);
         Ok(Handover { previous, cross, until_unix: self.until_unix })
@@ -328,9 +335,9 @@ mod tests {
     use super::*;
     use crate::home::Home;
     use crate::identity::authority::Authority;
-    use crate::identity::card::SiteCard;
     use crate::identity::credential::KeyRequest;
     use crate::identity::tests::{card, damaged, site};
+    use crate::identity::trust::card::SiteCard;
     use crate::identity::trust::{Added, Trust};
     use crate::identity::verify::verify_peer;
     use proptest::prelude::*;
@@ -417,7 +424,10 @@ mod tests {
         let home = Home::at(here.dir.path());
         assert_eq!(here.trust.compare(&taken(&renamed).unwrap()).unwrap(), Added::Renamed);
         assert_eq!(here.trust.add(taken(&renamed).unwrap()).unwrap(), Added::Renamed);
-        assert_eq!(super::super::former_names::read(&home).unwrap().current("kek"), Some("tsukuba"));
+        assert_eq!(
+            crate::identity::trust::former_names::read(&home).unwrap().current("kek"),
+            Some("tsukuba")
+        );
         let mut before = Trust::empty(&Home::at(&here.dir.path().join("before")));
         before.add(card(&here.first)).unwrap();
         let refused = verify_peer(&user(&made.next, here.now), &before, here.now).unwrap_err();
@@ -428,7 +438,10 @@ mod tests {
         // Presented again, also after a kill before the name was recorded.
         std::fs::remove_file(home.former_names_file()).unwrap();
         assert_eq!(here.trust.add(renamed).unwrap(), Added::Renamed);
-        assert_eq!(super::super::former_names::read(&home).unwrap().current("kek"), Some("tsukuba"));
+        assert_eq!(
+            crate::identity::trust::former_names::read(&home).unwrap().current("kek"),
+            Some("tsukuba")
+        );
     }
 
     #[test]
@@ -452,7 +465,7 @@ mod tests {
     }
 
     fn former_names_of_cards(here: &Here) -> String {
-        super::super::former_names::read(&Home::at(here.dir.path())).unwrap().to_text()
+        crate::identity::trust::former_names::read(&Home::at(here.dir.path())).unwrap().to_text()
     }
 
     #[test]
@@ -516,7 +529,7 @@ mod tests {
     }
 
     /// A card of the newest of some authorities, with all hand-overs to it.
-    fn chained(made: &[&super::super::authority::Succession]) -> SiteCard {
+    fn chained(made: &[&crate::identity::authority::Succession]) -> SiteCard {
         let mut handovers: Vec<Handover> = made.iter().rev().map(|one| one.handover.clone()).collect();
         let newest = handovers.remove(0);
         let next = &made.last().unwrap().next;
@@ -614,7 +627,7 @@ mod tests {
         let mut here = here();
         let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
         let serial = |chain: &[CertificateDer<'_>]| {
-            let serial = super::super::certificate::Facts::read(&chain[0]).unwrap().serial;
+            let serial = crate::identity::certificate::Facts::read(&chain[0]).unwrap().serial;
             super::super::issued::Revoked { serial, moment: here.now }
         };
         let before = here.first.sign_list(&[serial(&old)], 90, here.now).unwrap();

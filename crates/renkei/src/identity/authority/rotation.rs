@@ -15,17 +15,17 @@
 //! revocation list. For the overlap the PoP keeps a certificate under the former name (`host-former.pem`), for
 //! partners that have not taken over the new one.
 
-use super::authority::{Authority, Succession, certify_host, check_name, renew_host};
-use super::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
-use super::credential::Credential;
-use super::former_names;
 use super::handover::{
     Handover, HandoverText, MAX_EARLIER, Origin, former_name, may_follow, name_before, number_of,
 };
-use super::secret;
-use super::trust::{Trust, remove_file};
+use super::{Authority, Succession, certify_host, check_name, renew_host};
 use crate::config::{Config, set_site};
 use crate::home::{Home, file_error, read_text, write_file};
+use crate::identity::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
+use crate::identity::credential::Credential;
+use crate::identity::secret;
+use crate::identity::trust::former_names;
+use crate::identity::trust::{Trust, remove_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -71,7 +71,7 @@ pub enum Outcome {
 ///
 /// # Errors
 /// Errors of the file, `CardInvalid` if it is damaged.
-pub(super) fn handover_to(
+pub(in crate::identity) fn handover_to(
     home: &Home,
     site: &SiteName,
     authority: &CertificateDer<'_>,
@@ -90,7 +90,7 @@ pub(super) fn handover_to(
 ///
 /// # Errors
 /// As [`handover_to`].
-pub(super) fn handovers_before(
+pub(in crate::identity) fn handovers_before(
     home: &Home,
     site: &SiteName,
     authority: &CertificateDer<'_>,
@@ -687,7 +687,7 @@ mod tests {
             }
             let trust = Trust::load(&here.home).unwrap();
             let card = trust.own_card().unwrap().clone();
-            assert_eq!(crate::identity::card::SiteCard::parse(&card.to_text()).unwrap(), card);
+            assert_eq!(crate::identity::trust::card::SiteCard::parse(&card.to_text()).unwrap(), card);
             card
         };
         assert_eq!(rotate_and_finish(DAY).earlier.len(), 0);

@@ -2,10 +2,10 @@
 //!
 //! A process installs them at its start; from then on all names that it parses are mapped to the current ones. A PoP
 //! that learns another former name while it runs restarts ([`has_more`]). Cards and revocation lists under a former
-//! name are skipped by [`super::trust`], and removed at the next start ([`tidy`]). Non-goal: authorising a renaming,
+//! name are skipped by [`crate::identity::trust`], and removed at the next start ([`tidy`]). Non-goal: authorising a renaming,
 //! see there.
 
-use super::trust::{card_files, is_of_former_name, remove_file};
+use super::{card_files, is_of_former_name, remove_file};
 use crate::home::{Home, file_error, make_dir, read_text, write_file};
 use renkei_core::error::Error;
 use renkei_core::former_names::FormerNames;
@@ -38,7 +38,7 @@ pub fn install(home: &Home) -> Result<(), Error> {
 ///
 /// # Errors
 /// `ConfigInvalid` if the new name is a former one, and errors of the file.
-pub(super) fn note(home: &Home, former: &str, current: &SiteName) -> Result<(), Error> {
+pub(in crate::identity) fn note(home: &Home, former: &str, current: &SiteName) -> Result<(), Error> {
     let mut names = read(home)?;
     if names.current(former) == Some(current.as_str()) {
         return Ok(());

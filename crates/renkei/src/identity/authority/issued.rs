@@ -5,9 +5,9 @@
 //! write in append mode, so that the daemon and a command may write concurrently. The file of issued certificates is
 //! the audit trail of who could act when.
 
-use super::authority::Issued;
-use super::certificate::unix_seconds;
+use super::Issued;
 use crate::home::{Home, append_line, file_error, make_private_dir};
+use crate::identity::certificate::unix_seconds;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use std::collections::BTreeMap;
@@ -206,7 +206,7 @@ pub fn parse_serial(text: &str) -> Result<String, Error> {
 }
 
 /// The bytes of a validated serial.
-pub(super) fn serial_bytes(serial: &str) -> Vec<u8> {
+pub(in crate::identity) fn serial_bytes(serial: &str) -> Vec<u8> {
     let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
     pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
 }
