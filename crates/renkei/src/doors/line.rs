@@ -10,7 +10,7 @@ use crate::net::CONNECT_TIMEOUT;
 use crate::net::control::ControlSender;
 use crate::net::tls::lost;
 use crate::site::Site;
-use crate::site::reverse_connections::KeptLine;
+use crate::site::relay::reverse_connections::KeptLine;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::preface;

@@ -1,9 +1,9 @@
 //! Access of one principal: the account it maps to, and the storages as that account sees them.
 
-use super::connection_pool::PooledPeer;
 use super::snapshot::Snapshot;
-use super::storage_root::Root;
-use super::volumes::{entered, granted};
+use super::storage::root::Root;
+use super::transfer::connection_pool::PooledPeer;
+use super::volume::access::{entered, granted};
 use crate::config::nearest;
 use crate::identity::account::Account;
 use crate::identity::certificate::{Facts, public_key};

@@ -5,70 +5,17 @@
 //! Files the administrator changes (configuration, mapping, trust) take effect with the next request.
 
 pub mod access;
-mod active_transfers;
-pub mod agent_client;
-pub mod agents;
-mod backfill;
-mod bootstrap;
 pub mod buffer;
-pub mod buffer_api;
-mod buffer_digests;
-pub mod cancel_cleanup;
-pub mod circuits;
-pub mod cleanup;
-pub mod conditions;
-pub mod connection_pool;
-pub mod console;
-mod dirty_set;
-pub mod drop_folders;
-pub mod enrolment;
-mod eviction;
-pub mod file_sessions;
 pub mod files;
-pub mod free_space;
-pub mod health_checks;
-pub mod history;
-pub mod inventory;
-pub mod log_shipping;
-mod log_truncation;
-mod outbox_push;
-pub mod partner_probes;
-pub mod partner_updates;
-pub mod periodic_checks;
-mod placement;
-pub mod push;
+pub mod partners;
 pub mod queue;
-mod read_through;
-mod relay_pace;
-mod remote_locks;
-pub mod renewal;
-mod repair;
-mod replica_locations;
-mod replica_pull;
-pub(crate) mod replica_reconcile;
-pub mod replicas;
-mod restored_home;
-pub mod reverse_connections;
-pub mod revocation;
-pub mod scheduler;
+pub mod relay;
 pub mod scope;
-pub mod scrub;
-mod site_leases;
 pub mod snapshot;
-mod source_selection;
-mod spill;
-pub mod storage_identity;
-pub mod storage_root;
-pub mod tickets;
+pub mod status;
+pub mod storage;
 pub mod transfer;
-pub mod transfer_list;
-pub mod unfinished;
-mod unsubscribe;
-pub mod view;
-mod volume_admin;
-pub mod volumes;
-pub mod webhooks;
-pub mod workers;
+pub mod volume;
 
 use crate::config::Config;
 use crate::home::Home;
@@ -79,22 +26,22 @@ use crate::net::control::ControlSender;
 use crate::net::reverse_registry::ReverseRegistry;
 use crate::store::locks::LockTable;
 use access::{Access, Peer, Proof};
-use active_transfers::Transfers;
-use connection_pool::{InboundPool, OutboundPool};
 use renkei_core::error::{Code, Error};
 use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use rustls::pki_types::CertificateDer;
-use site_leases::forget_writers;
 use snapshot::{Mark, Snapshot};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant, SystemTime};
-use tickets::{Grants, Tickets};
 use tokio::sync::Notify;
+use transfer::active::Transfers;
+use transfer::connection_pool::{InboundPool, OutboundPool};
+use transfer::tickets::{Grants, Tickets};
+use volume::site_leases::forget_writers;
 
 /// Retry interval for a configuration that could not be loaded and whose files have not changed since: the cause
 /// may be a mode, or a file beside them.
@@ -170,37 +117,37 @@ pub struct Site {
     pub(crate) sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) tickets: Tickets,
     pub(crate) grants: Grants,
-    pub(crate) dialled: push::Dialled,
+    pub(crate) dialled: transfer::push::Dialled,
     pub(crate) transfers: Transfers,
     pub(crate) kept_sessions: OutboundPool,
     pub(crate) parking: InboundPool,
-    pub(crate) arrivals: drop_folders::Arrivals,
-    pub(crate) rule_states: drop_folders::RuleStates,
-    pub(crate) conditions: conditions::Conditions,
-    pub(crate) workers: workers::Workers,
-    probing: partner_probes::PartnerProbes,
-    untold: Mutex<partner_updates::Untold>,
+    pub(crate) arrivals: queue::drop_folders::Arrivals,
+    pub(crate) rule_states: queue::drop_folders::RuleStates,
+    pub(crate) conditions: status::conditions::Conditions,
+    pub(crate) workers: status::workers::Workers,
+    probing: partners::probes::PartnerProbes,
+    untold: Mutex<partners::updates::Untold>,
     pub(crate) queue: Arc<queue::Queue>,
-    pub(crate) circuits: circuits::Circuits,
+    pub(crate) circuits: relay::circuits::Circuits,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) reverse_registry: Arc<ReverseRegistry>,
     pub(crate) memory: ReachabilityCache,
-    pub(crate) held: reverse_connections::ReverseConnections,
-    pub(crate) own_lines: reverse_connections::OwnLines,
-    console: console::Console,
-    rooms: free_space::FreeSpace,
-    pub(crate) following: log_shipping::Following,
-    pub(crate) collecting: backfill::Backfill,
-    pub(crate) holding: replica_reconcile::ReplicaReconciler,
-    placing: placement::PlacementState,
-    verifying: scrub::Scrubber,
-    confirmed: log_truncation::Confirmed,
-    strays: restored_home::Strays,
+    pub(crate) held: relay::reverse_connections::ReverseConnections,
+    pub(crate) own_lines: relay::reverse_connections::OwnLines,
+    console: status::console::Console,
+    rooms: storage::free_space::FreeSpace,
+    pub(crate) following: volume::log_shipping::Following,
+    pub(crate) collecting: volume::home::backfill::Backfill,
+    pub(crate) holding: volume::replica::reconcile::ReplicaReconciler,
+    placing: volume::home::placement::PlacementState,
+    verifying: volume::replica::scrub::Scrubber,
+    confirmed: volume::home::log_truncation::Confirmed,
+    strays: volume::follower::restored_home::Strays,
     /// Held while the facts of a volume change.
     managing: Mutex<()>,
-    pub(crate) lending: file_sessions::FdPassing,
-    pub(crate) left_drafts: file_sessions::LeftDrafts,
-    giving_up: cancel_cleanup::CancelCleanup,
+    pub(crate) lending: files::file_sessions::FdPassing,
+    pub(crate) left_drafts: files::file_sessions::LeftDrafts,
+    giving_up: queue::cancel_cleanup::CancelCleanup,
 }
 
 impl Site {
@@ -221,36 +168,36 @@ impl Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
-            dialled: push::Dialled::default(),
+            dialled: transfer::push::Dialled::default(),
             transfers: Transfers::default(),
             kept_sessions: OutboundPool::default(),
             parking: InboundPool::default(),
-            arrivals: drop_folders::Arrivals::default(),
-            rule_states: drop_folders::RuleStates::default(),
-            conditions: conditions::Conditions::default(),
-            workers: workers::Workers::default(),
-            probing: partner_probes::PartnerProbes::default(),
+            arrivals: queue::drop_folders::Arrivals::default(),
+            rule_states: queue::drop_folders::RuleStates::default(),
+            conditions: status::conditions::Conditions::default(),
+            workers: status::workers::Workers::default(),
+            probing: partners::probes::PartnerProbes::default(),
             untold: Mutex::default(),
             queue: Arc::default(),
-            circuits: circuits::Circuits::default(),
+            circuits: relay::circuits::Circuits::default(),
             locks: Arc::default(),
             reverse_registry: Arc::default(),
             memory: ReachabilityCache::default(),
-            held: reverse_connections::ReverseConnections::default(),
-            own_lines: reverse_connections::OwnLines::default(),
-            console: console::Console::default(),
-            rooms: free_space::FreeSpace::default(),
-            following: log_shipping::Following::default(),
-            collecting: backfill::Backfill::default(),
-            holding: replica_reconcile::ReplicaReconciler::default(),
-            placing: placement::PlacementState::default(),
-            verifying: scrub::Scrubber::default(),
-            confirmed: log_truncation::Confirmed::default(),
-            strays: restored_home::Strays::default(),
+            held: relay::reverse_connections::ReverseConnections::default(),
+            own_lines: relay::reverse_connections::OwnLines::default(),
+            console: status::console::Console::default(),
+            rooms: storage::free_space::FreeSpace::default(),
+            following: volume::log_shipping::Following::default(),
+            collecting: volume::home::backfill::Backfill::default(),
+            holding: volume::replica::reconcile::ReplicaReconciler::default(),
+            placing: volume::home::placement::PlacementState::default(),
+            verifying: volume::replica::scrub::Scrubber::default(),
+            confirmed: volume::home::log_truncation::Confirmed::default(),
+            strays: volume::follower::restored_home::Strays::default(),
             managing: Mutex::default(),
-            lending: file_sessions::FdPassing::default(),
-            left_drafts: file_sessions::LeftDrafts::default(),
-            giving_up: cancel_cleanup::CancelCleanup::default(),
+            lending: files::file_sessions::FdPassing::default(),
+            left_drafts: files::file_sessions::LeftDrafts::default(),
+            giving_up: queue::cancel_cleanup::CancelCleanup::default(),
         });
         fetching.belongs_to(&site);
         Ok(site)

@@ -6,7 +6,7 @@
 
 use super::Site;
 use super::access::Proof;
-use super::agents::serves;
+use super::relay::agents::serves;
 use crate::identity::authority::Authority;
 use crate::identity::delegation::{Delegation, Delegator, issue};
 use crate::identity::mounting;

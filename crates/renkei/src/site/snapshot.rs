@@ -3,11 +3,11 @@
 //! A storage is opened once (`storage_root`) and shared by all snapshots that have it unchanged, so that a change
 //! of the map never waits for a file system. Only the PoP's watch thread polls for a missing one.
 
-use super::backfill::{AsAccount, Distant};
 use super::buffer::Buffer;
-use super::read_through::{Contents, HeldOnly, ReadThrough};
-use super::storage_identity;
-use super::storage_root::Root;
+use super::storage::identity as storage_identity;
+use super::storage::root::Root;
+use super::volume::home::backfill::{AsAccount, Distant};
+use super::volume::replica::read_through::{Contents, HeldOnly, ReadThrough};
 use crate::catalogue::{VolumeId, VolumeTree};
 use crate::config::Config;
 use crate::home::{Home, read_text};
@@ -118,7 +118,7 @@ pub struct Snapshot {
     pub(super) fetching: Arc<ReadThrough>,
     buffer: Arc<Slot>,
     /// Texts for agents, by the account that they serve; made on the first request.
-    pub(super) texts: Mutex<BTreeMap<String, Arc<super::agents::Texts>>>,
+    pub(super) texts: Mutex<BTreeMap<String, Arc<super::relay::agents::Texts>>>,
     mark: Mark,
 }
 

@@ -4,7 +4,7 @@ use super::serve::begin_again_if_renamed;
 use crate::cli::Context;
 use crate::config::{DEFAULT_PORT, Log, is_endpoint};
 use crate::home::file_error;
-use crate::site::agent_client::{Export, Wish};
+use crate::site::relay::agent_client::{Export, Wish};
 use crate::{daemon, telemetry};
 use renkei_core::error::{Code, Error};
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::identity::authority::{Authority, renew_host};
 use crate::identity::map;
 use crate::identity::trust::Trust;
 use crate::identity::trust::invitation::Invitation;
-use crate::site::enrolment;
+use crate::site::partners::enrolment;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;

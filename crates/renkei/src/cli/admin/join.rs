@@ -4,7 +4,7 @@ use super::trust;
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::identity::trust::invitation::Invitation;
-use crate::site::enrolment;
+use crate::site::partners::enrolment;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;

@@ -10,7 +10,7 @@ use crate::identity::authority::rotation::Outcome;
 use crate::identity::certificate::{unix_seconds, utc};
 use crate::identity::trust::Trust;
 use crate::identity::trust::card::SiteCard;
-use crate::site::partner_updates;
+use crate::site::partners::updates as partner_updates;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use serde::Serialize;

@@ -9,7 +9,7 @@ use crate::cli::remedy::here;
 use crate::cli::{Context, login};
 use crate::config::Config;
 use crate::identity::socket;
-use crate::site::conditions::Condition;
+use crate::site::status::conditions::Condition;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{

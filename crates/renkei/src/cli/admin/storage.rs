@@ -8,7 +8,7 @@ use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, se
 use crate::home::{Home, file_error};
 use crate::identity::account::Account;
 use crate::identity::socket;
-use crate::site::storage_identity;
+use crate::site::storage::identity as storage_identity;
 use crate::store::local::{AccessMode, LocalStore};
 use crate::volume::volume_config;
 use clap::Subcommand;

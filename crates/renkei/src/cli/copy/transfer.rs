@@ -29,7 +29,7 @@ use crate::mover::self_copy;
 use crate::mover::send::{SendJob, send};
 use crate::mover::walk::Root;
 use crate::mover::{Stop, fresh_id};
-use crate::site::cleanup;
+use crate::site::transfer::cleanup;
 use crate::store::Store;
 use crate::store::local::{AccessMode, LocalStore};
 use renkei_core::buffer::{place, source, split};

@@ -3,7 +3,7 @@
 use crate::cli::output::Report;
 use crate::cli::quantity::span;
 use crate::cli::remedy::{here, remedy};
-use crate::site::conditions::{Condition, Finding, Severity};
+use crate::site::status::conditions::{Condition, Finding, Severity};
 use renkei_core::error::Error;
 use serde::Serialize;
 use std::io::{self, Write};

@@ -19,9 +19,9 @@ use crate::identity::account::Account;
 use crate::identity::certificate::utc;
 use crate::identity::credential::Credential;
 use crate::identity::{map, socket};
-use crate::site::free_space::Served;
-use crate::site::health_checks::{certificate_ends, renewal_of_host, room_low};
-use crate::site::storage_identity;
+use crate::site::status::health_checks::{certificate_ends, renewal_of_host, room_low};
+use crate::site::storage::free_space::Served;
+use crate::site::storage::identity as storage_identity;
 use crate::store::Store;
 use crate::store::local::{AccessMode, LocalStore};
 use crate::store::strict_modes::refuse_exposed;
@@ -38,7 +38,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Journals older than this are abandoned; the PoP removes them at its next round.
-const ABANDONED_AFTER: Duration = crate::site::cleanup::ABANDONED_AFTER;
+const ABANDONED_AFTER: Duration = crate::site::transfer::cleanup::ABANDONED_AFTER;
 
 /// Check this PoP and machine, or with SITE each step of the way to that site
 ///

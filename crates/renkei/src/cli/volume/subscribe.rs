@@ -7,7 +7,7 @@ use crate::cli::{Context, login};
 use crate::config::{Config, Storage};
 use crate::home::Home;
 use crate::identity::socket;
-use crate::site::log_shipping::Subscription;
+use crate::site::volume::log_shipping::Subscription;
 use crate::volume::Standing;
 use crate::volume::config_change::folders;
 use renkei_core::error::{Code, Error};

@@ -1,8 +1,8 @@
 //! Drawings: a curve of rates and the map of the sites around this one.
 
 use super::html::Html;
-use crate::site::history::RATES;
-use crate::site::view::Neighbour;
+use crate::site::status::view::Neighbour;
+use crate::site::transfer::history::RATES;
 use renkei_core::path::SiteName;
 use renkei_core::units::{bit_rate, milliseconds};
 use std::fmt::Write;

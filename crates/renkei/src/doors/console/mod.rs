@@ -2,7 +2,7 @@
 //!
 //! Pages are rendered completely on the server at each request; the script only polls the same page each second and
 //! replaces the parts that changed, so everything works without it too. Nothing is loaded from other origins, and the
-//! CSP allows no inline script. A session cookie identifies the visitor, see [`crate::site::console`].
+//! CSP allows no inline script. A session cookie identifies the visitor, see [`crate::site::status::console`].
 
 mod certificates;
 mod chart;
@@ -23,7 +23,7 @@ mod volumes;
 mod workers;
 
 use crate::site::Site;
-use crate::site::console::Visitor;
+use crate::site::status::console::Visitor;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Form, Path, Query, State};
 use axum::http::header::{

@@ -4,10 +4,10 @@ use super::html::Html;
 use super::page::{Page, Tab};
 use super::{chart, links, run, storages};
 use crate::site::Site;
-use crate::site::conditions::Condition;
-use crate::site::console::Visitor;
-use crate::site::history::Outcome;
-use crate::site::view::{Overview, moment};
+use crate::site::status::conditions::Condition;
+use crate::site::status::console::Visitor;
+use crate::site::status::view::{Overview, moment};
+use crate::site::transfer::history::Outcome;
 use renkei_core::units::span;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::TABS;
 use super::html::Html;
-use crate::site::console::Visitor;
+use crate::site::status::console::Visitor;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use std::fmt::Display;

@@ -3,8 +3,8 @@
 use super::html::{Html, Table};
 use super::page::{Page, Tab};
 use crate::site::Site;
-use crate::site::console::Visitor;
-use crate::site::free_space::StorageSpace;
+use crate::site::status::console::Visitor;
+use crate::site::storage::free_space::StorageSpace;
 use renkei_core::units::hex;
 use renkei_core::units::human;
 use renkei_core::wire::buffer::{BufferStatus, Stage};

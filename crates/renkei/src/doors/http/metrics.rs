@@ -1,7 +1,7 @@
 //! `/metrics`: the counters of the PoP, in OpenMetrics text. Names and meanings are listed in docs/operations.md.
 
 use crate::site::Site;
-use crate::site::conditions::{Condition, Severity};
+use crate::site::status::conditions::{Condition, Severity};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;

@@ -5,7 +5,7 @@ mod replayed;
 
 use crate::doors::console;
 use crate::site::Site;
-use crate::site::conditions::{Condition, Severity};
+use crate::site::status::conditions::{Condition, Severity};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
