@@ -6,20 +6,20 @@
 //! while the changes go in, another site makes N files, a batch of both in turn. `--clash`: the other site made the directories and
 //! every tenth file before. A name is made durable with 99 others. Rates in wall time, of one thread.
 
-use renkei::catalogue::{Trees, VolumeTree};
-use renkei::home::Home;
-use renkei::store::leases::LeaseTable;
-use renkei::store::local::{AccessMode, LocalStore};
-use renkei::store::temp::temp_name;
-use renkei::store::{Dir, ReadFile, Space, Store};
-use renkei::volume::follower::outbox::Outbox;
-use renkei::volume::follower::view::{Fetch, FollowedStore, Writer};
+use renkei_catalogue::{Trees, VolumeTree};
+use renkei_config::home::Home;
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
     Attributes, Change, Content, Dentry, Name, NewKind, NodeId, Origin, ROOT, Record, SequencedChange,
 };
 use renkei_core::path::RelPath;
+use renkei_store::leases::LeaseTable;
+use renkei_store::local::{AccessMode, LocalStore};
+use renkei_store::temp::temp_name;
+use renkei_store::{Dir, ReadFile, Space, Store};
+use renkei_volume::follower::outbox::Outbox;
+use renkei_volume::follower::view::{Fetch, FollowedStore, Writer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -114,7 +114,7 @@ fn all_names(store: &FollowedStore) -> u64 {
     while let Some(dir) = dirs.pop() {
         for listed in dir.list().expect("it is there") {
             let listed = listed.expect("it is there");
-            let (entry, _) = dir.entry(&listed.name, renkei::store::Detail::Basic).expect("it is there");
+            let (entry, _) = dir.entry(&listed.name, renkei_store::Detail::Basic).expect("it is there");
             if entry.kind == renkei_core::entry::EntryKind::Dir {
                 dirs.push(dir.child(&listed.name).expect("it is there"));
             }

@@ -8,8 +8,8 @@
 //! this machine have (shared pages once). With `--within` it ends after about so many seconds of creates and leaves what there
 //! is: the same command goes on there. `--keep` leaves the tree at the end.
 
-use renkei::catalogue::{Trees, VolumeTree};
-use renkei::home::Home;
+use renkei_catalogue::{Trees, VolumeTree};
+use renkei_config::home::Home;
 use renkei_core::entry::FileTime;
 use renkei_core::namespace::{
     Attributes, Base, Change, Dentry, Name, NewKind, NodeId, Origin, ROOT, SequencedChange,

@@ -5,19 +5,5 @@
 //! certificates, trust, accounts and login, [`lab`] emulates a federation, [`mount`] shows files of sites as a file system, [`home`] says where things are kept and [`config`] what an
 //! administrator sets.
 
-pub mod catalogue;
 pub mod cli;
-pub mod config;
 pub mod daemon;
-pub mod doors;
-pub mod files;
-pub mod home;
-pub mod identity;
-pub mod lab;
-pub mod mount;
-pub mod mover;
-pub mod net;
-pub mod site;
-pub mod store;
-pub mod telemetry;
-pub mod volume;

@@ -3,6 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    renkei::telemetry::abort_on_panic();
+    renkei_config::telemetry::abort_on_panic();
     renkei::cli::run()
 }

@@ -2,18 +2,18 @@
 
 use super::Context;
 use super::volume::volume_path::namespace_path;
-use crate::config::Config;
-use crate::home::Home;
-use crate::identity::credential::Credential;
-use crate::identity::trust::card::SiteCard;
-use crate::identity::trust::former_names;
-use crate::identity::trust::{Trust, home_of_user};
-use crate::mover::connect::dial::{Dialler, Session};
-use crate::mover::connect::slow_connect::Tell;
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, SiteName, is_label, printable};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
+use renkei_mover::connect::dial::{Dialler, Session};
+use renkei_mover::connect::slow_connect::Tell;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::card::SiteCard;
+use renkei_net::identity::trust::former_names;
+use renkei_net::identity::trust::{Trust, home_of_user};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;

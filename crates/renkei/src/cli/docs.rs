@@ -3,9 +3,9 @@
 use super::completion::{self, Shell};
 use super::output::print;
 use super::{Context, command, man};
-use crate::config;
-use crate::home::file_error;
 use clap::Subcommand;
+use renkei_config as config;
+use renkei_config::home::file_error;
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::remedy::WORDS;
 use std::fmt::Write;

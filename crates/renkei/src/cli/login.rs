@@ -2,16 +2,16 @@
 
 use super::Context;
 use super::output::{Report, print};
-use crate::config::Config;
-use crate::home::{Home, write_file};
-use crate::identity::authority::{MAX_USER_HOURS, USER_HOURS};
-use crate::identity::certificate::{unix_seconds, utc};
-use crate::identity::login::{LoggedIn, SshRoute, forward, login, login_by_ssh};
-use crate::identity::socket::{LINE_LIMIT, reply_line};
-use crate::identity::trust::Added;
+use renkei_config::Config;
+use renkei_config::home::{Home, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::{MAX_USER_HOURS, USER_HOURS};
+use renkei_net::identity::certificate::{unix_seconds, utc};
+use renkei_net::identity::login::{LoggedIn, SshRoute, forward, login, login_by_ssh};
+use renkei_net::identity::socket::{LINE_LIMIT, reply_line};
+use renkei_net::identity::trust::Added;
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

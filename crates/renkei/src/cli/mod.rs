@@ -26,13 +26,13 @@ mod time;
 mod volume;
 mod whoami;
 
-use crate::home::Home;
-use crate::identity::trust::former_names;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::Change;
+use renkei_net::identity::trust::former_names;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -241,7 +241,7 @@ pub fn command() -> clap::Command {
 pub fn run() -> ExitCode {
     completion::answer_shell();
     let words: Vec<_> = std::env::args_os().collect();
-    let words = mount::helper::translated(&words).unwrap_or(words);
+    let words = mount::fstab::translated(&words).unwrap_or(words);
     let words = files::find::translated(words);
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
@@ -250,7 +250,7 @@ pub fn run() -> ExitCode {
     let output = Output::new(cli.global.json, cli.global.quiet);
     if !matches!(cli.command, Command::Serve(_) | Command::Agent(_)) {
         let lives_on = matches!(&cli.command, Command::Mount(args) if args.stays());
-        crate::telemetry::start_for_command(cli.global.verbose, lives_on);
+        renkei_config::telemetry::start_for_command(cli.global.verbose, lives_on);
     }
     let context =
         Context { dir: cli.global.dir, identity: cli.global.identity, output, verbose: cli.global.verbose };

@@ -4,7 +4,7 @@
 //! standard output too. A closed pipe is no failure.
 
 use super::remedy::remedy;
-use crate::home::file_error;
+use renkei_config::home::file_error;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
 use std::io::{self, Write};

@@ -5,15 +5,15 @@
 //! about the reader come from the directory of the PoP or user that the command worked in, loaded when the first
 //! error is printed.
 
-use crate::catalogue::first_digits;
-use crate::config::{Config, nearest};
-use crate::home::{Home, read_text};
-use crate::identity::credential::Credential;
-use crate::identity::trust::Trust;
+use renkei_catalogue::first_digits;
+use renkei_config::home::{Home, read_text};
+use renkei_config::{Config, nearest};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{SiteName, is_label, quoted};
 use renkei_core::remedy::{explained, fill, names};
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -105,7 +105,7 @@ pub(super) fn remedy_of(error: &Error, id: Option<&str>) -> String {
 impl Reader {
     fn look(home: &Home) -> Self {
         let config = Config::load(home).unwrap_or_default();
-        let root = |(name, storage): (&String, &crate::config::Storage)| {
+        let root = |(name, storage): (&String, &renkei_config::Storage)| {
             (name.clone(), storage.path.display().to_string())
         };
         let roots = config.storage.iter().map(root).collect();

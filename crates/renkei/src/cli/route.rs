@@ -3,16 +3,16 @@
 use super::connect::{own_site, session, site_argument, unexpected};
 use super::output::Report;
 use super::{Context, connect};
-use crate::config::Config;
-use crate::home::Home;
-use crate::identity::credential::Credential;
-use crate::identity::trust::Trust;
-use crate::mover::connect::dial::Dialler;
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::{EndpointPath, SiteName};
 use renkei_core::route::{Step, Way};
 use renkei_core::wire::message::{Reply, Request, TriedWay};
+use renkei_mover::connect::dial::Dialler;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -154,7 +154,7 @@ fn as_cards_tell(from: &Principal, to: &SiteName, context: &Context) -> Result<V
     };
     let is_own = own_site(context).is_ok_and(|here| *from == Principal::Host(here));
     let rules = if is_own { Config::load(&home)?.route_rules() } else { Default::default() };
-    let steps = crate::mover::connect::routes::plan_of(from, to, &trust, &rules)?;
+    let steps = renkei_mover::connect::routes::plan_of(from, to, &trust, &rules)?;
     let told = |Step { way, why, against, .. }: Step| TriedWay { way, why, against, failed: None };
     Ok(steps.into_iter().map(told).collect())
 }

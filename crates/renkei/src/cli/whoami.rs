@@ -3,12 +3,12 @@
 use super::output::Report;
 use super::quantity::counted;
 use super::{Context, connect};
-use crate::identity::certificate::{unix_seconds, utc};
-use crate::identity::credential::Credential;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
+use renkei_net::identity::certificate::{unix_seconds, utc};
+use renkei_net::identity::credential::Credential;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

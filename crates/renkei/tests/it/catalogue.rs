@@ -2,8 +2,8 @@
 
 use crate::errors::Mounted;
 use crate::postgres::Postgres;
-use renkei::catalogue::{Catalogue, Listing, New, Put, Update};
-use renkei::home::Home;
+use renkei_catalogue::{Catalogue, Listing, New, Put, Update};
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::queue::{Change, Event, State};

@@ -3,8 +3,8 @@
 use crate::administration::until;
 use crate::federation::{Federation, Site, free_address};
 use crate::raw;
-use renkei::identity::authority::Authority;
-use renkei::identity::certificate::{Facts, hosts};
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::certificate::{Facts, hosts};
 use rustls::pki_types::CertificateDer;
 use std::fs;
 use std::time::{Duration, SystemTime};

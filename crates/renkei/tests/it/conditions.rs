@@ -135,14 +135,14 @@ fn a_certificate_that_ends_is_told_with_growing_severity() {
     let titech = &federation.titech;
     let home = crate::raw::home(titech);
     // Without the authority's key at hand nothing renews it.
-    let authority = renkei::identity::authority::Authority::load(&home).unwrap();
+    let authority = renkei_net::identity::authority::Authority::load(&home).unwrap();
     let (key, away) = (home.ca_key(), titech.dir().join("away.key"));
     std::fs::rename(&key, &away).unwrap();
     for (days, severity) in [(20, "info"), (5, "warning")] {
         // As if it had been made so long ago that it has so many days left.
         let made = std::time::SystemTime::now() - Duration::from_secs((365 - days) * 86_400);
         let names = [titech.address.to_string()];
-        renkei::identity::authority::renew_host(&home, &authority, &names, false, made).unwrap();
+        renkei_net::identity::authority::renew_host(&home, &authority, &names, false, made).unwrap();
         let start = Instant::now();
         loop {
             let found = comes(titech, "certificate", "host");

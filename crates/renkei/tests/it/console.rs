@@ -2,7 +2,7 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::records::TrustsAll;
-use renkei::identity::tls::provider;
+use renkei_net::identity::tls::provider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{Read, Write};

@@ -4,7 +4,7 @@ use crate::console::{PATIENCE, get};
 use crate::federation::{Federation, Site};
 use crate::records::TrustsAll;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use renkei::identity::tls::provider;
+use renkei_net::identity::tls::provider;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use sha2::{Digest, Sha256};

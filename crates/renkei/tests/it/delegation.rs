@@ -3,18 +3,6 @@
 use crate::federation::{Site, account};
 use crate::raw;
 use crate::tree::{MIB, noise};
-use renkei::identity::account::Account;
-use renkei::identity::authority::Authority;
-use renkei::identity::credential::Credential;
-use renkei::identity::delegation::{Delegation, Delegator, issue};
-use renkei::identity::trust::card::SiteCard;
-use renkei::mover::Stop;
-use renkei::mover::connect::dial::Session;
-use renkei::mover::progress::Watch;
-use renkei::mover::send::{SendJob, send};
-use renkei::mover::walk::Root;
-use renkei::store::Store;
-use renkei::store::local::{AccessMode, LocalStore};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
 use renkei_core::mover::filter::Filter;
@@ -23,6 +11,18 @@ use renkei_core::wire::message::{
     Algorithm, Choice, Class, Control, Existing, Found, OnError, OpenFound, OpenReceive, OpenSend,
     ReceiveOptions, Reply, Request, Source, Summary,
 };
+use renkei_mover::Stop;
+use renkei_mover::connect::dial::Session;
+use renkei_mover::progress::Watch;
+use renkei_mover::send::{SendJob, send};
+use renkei_mover::walk::Root;
+use renkei_net::identity::account::Account;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::delegation::{Delegation, Delegator, issue};
+use renkei_net::identity::trust::card::SiteCard;
+use renkei_store::Store;
+use renkei_store::local::{AccessMode, LocalStore};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -432,7 +432,7 @@ fn clocks_and_expiry() {
         assert_eq!(code(now - 8 * DAY, site), Some((Code::DelegationExpired, site.name.clone())));
     }
     let expired = three.delegate_from(&USUAL, now - 8 * DAY);
-    let trust = renkei::identity::trust::Trust::load(&raw::home(&three.titech)).unwrap();
+    let trust = renkei_net::identity::trust::Trust::load(&raw::home(&three.titech)).unwrap();
     assert_eq!(expired.check(&trust, now).unwrap_err().code, Code::DelegationExpired);
 }
 
@@ -498,7 +498,7 @@ fn no_other_authority_delegates_for_a_user() {
     let user = Principal::user(&raw::name(&three.titech), &account()).unwrap();
     let forge = |authority: &Authority, user: Principal| {
         let by = Delegator { user, serial: "0a".into() };
-        let home = renkei::home::Home::at(&three.dir.path().join("forger"));
+        let home = renkei_config::home::Home::at(&three.dir.path().join("forger"));
         issue(&home, authority, &by, std::slice::from_ref(&scope), now, DAY)
     };
     let forged = forge(&forger, user.clone()).unwrap().remove(0);

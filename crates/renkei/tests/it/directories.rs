@@ -3,7 +3,7 @@
 
 use crate::errors::Mounted;
 use crate::federation::{Federation, Site, account};
-use renkei::store::marker::VOLUME;
+use renkei_store::marker::VOLUME;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -4,9 +4,9 @@ use crate::federation::{Federation, Site, free_address};
 use crate::proxy::Proxy;
 use crate::raw;
 use crate::tree::{MIB, noise};
-use renkei::identity::authority::Authority;
-use renkei::identity::trust::card::SiteCard;
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::trust::card::SiteCard;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -354,7 +354,7 @@ fn another_tls_service_on_the_port() {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let builder = rustls::ServerConfig::builder_with_provider(renkei::identity::tls::provider());
+    let builder = rustls::ServerConfig::builder_with_provider(renkei_net::identity::tls::provider());
     let mut config = builder
         .with_safe_default_protocol_versions()
         .unwrap()

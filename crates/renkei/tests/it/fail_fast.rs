@@ -2,7 +2,7 @@
 
 use crate::administration::until;
 use crate::federation::{Federation, Site, account};
-use renkei::identity::account::Account;
+use renkei_net::identity::account::Account;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

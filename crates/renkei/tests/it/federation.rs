@@ -5,7 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use renkei::identity::account::Account;
+use renkei_net::identity::account::Account;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -5,7 +5,6 @@ use crate::federation::{Federation, Site, account};
 use crate::proxy::Proxy;
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
-use renkei::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
@@ -15,6 +14,7 @@ use renkei_core::wire::file::{
 };
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -291,7 +291,7 @@ fn an_end_in_order_leaves_no_draft_and_no_journal() {
 static NEXT_KEY: AtomicU8 = AtomicU8::new(1);
 
 /// A session opened by hand: the ticket, and what holds it.
-fn opened(federation: &Federation) -> (renkei::mover::connect::dial::Session, Ticket) {
+fn opened(federation: &Federation) -> (renkei_mover::connect::dial::Session, Ticket) {
     let Federation { titech, kek, .. } = federation;
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
     let open = OpenFiles {
@@ -370,7 +370,7 @@ fn handles_of_another_session_are_not_open_here() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     fs::write(kek.root().join("f"), "content").unwrap();
-    let ask = |stream: &mut renkei::net::tls::TlsStream, op: &Op| -> Answer {
+    let ask = |stream: &mut renkei_net::tls::TlsStream, op: &Op| -> Answer {
         stream.write_all(&begin_frame(FrameKind::Op, op, 0)).unwrap();
         let (_, payload) = raw::take(stream).unwrap();
         let length = u32::from_be_bytes(*payload.first_chunk().unwrap()) as usize;

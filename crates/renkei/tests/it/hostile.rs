@@ -3,8 +3,6 @@
 use crate::federation::{Federation, Site};
 use crate::raw::{self, PATIENCE};
 use crate::tree::{MIB, noise};
-use renkei::identity::authority::Authority;
-use renkei::net::tls::TlsStream;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::SLOT_BYTES;
@@ -16,6 +14,8 @@ use renkei_core::wire::message::{
     Control, EntryFailure, IdRange, OfferItem, OpenSend, Request, SendDone, Source, Verdict,
 };
 use renkei_core::wire::{decode, encode};
+use renkei_net::identity::authority::Authority;
+use renkei_net::tls::TlsStream;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -104,10 +104,10 @@ fn renkei_wants_a_certificate() {
 
 /// A TLS client that shows no certificate.
 fn anonymous(site: &Site, alpn: &[u8]) -> rustls::ClientConnection {
-    let authority = renkei::identity::authority::Authority::load(&raw::home(site)).unwrap();
+    let authority = renkei_net::identity::authority::Authority::load(&raw::home(site)).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.certificate().clone()).unwrap();
-    let provider = renkei::identity::tls::provider();
+    let provider = renkei_net::identity::tls::provider();
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let mut config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![alpn.to_vec()];
@@ -510,7 +510,7 @@ fn limit_memory(site: &mut Site, mib: u64) {
 }
 
 /// How a session ends.
-fn end_of(mut session: renkei::mover::connect::dial::Session) -> Error {
+fn end_of(mut session: renkei_mover::connect::dial::Session) -> Error {
     loop {
         if let Ok(Control::Abort(error)) | Err(error) = session.control.recv() {
             return error;

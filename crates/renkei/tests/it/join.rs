@@ -2,12 +2,12 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::raw;
-use renkei::identity::credential::Credential;
-use renkei::identity::trust::invitation::{Invitation, Secret};
 use renkei_core::error::Error;
 use renkei_core::wire::frame::FrameKind;
 use renkei_core::wire::message::Control;
 use renkei_core::wire::{decode, encode};
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::invitation::{Invitation, Secret};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;

@@ -2,10 +2,10 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::raw;
-use renkei::identity::credential::Credential;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{Choice, Class, Existing, Found, OpenFound, ReceiveOptions, Reply, Request};
+use renkei_net::identity::credential::Credential;
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 

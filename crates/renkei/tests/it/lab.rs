@@ -3,7 +3,7 @@
 //! Tests that make a lab need root, /dev/net/tun and `ip`; without these they say so and pass.
 
 use crate::federation::binary;
-use renkei::lab::topology::Topology;
+use renkei_lab::topology::Topology;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

@@ -41,7 +41,7 @@ fn forge(dir: &Path) -> PathBuf {
 
 /// User and group of an account.
 fn rights(name: &str) -> (u32, u32) {
-    let account = renkei::identity::account::Account::lookup(name).unwrap();
+    let account = renkei_net::identity::account::Account::lookup(name).unwrap();
     (account.uid, account.gid)
 }
 

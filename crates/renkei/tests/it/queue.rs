@@ -1,16 +1,16 @@
 //! Queued transfers between real PoPs: handed in, run when nobody is there, and told about.
 
 use crate::federation::{Federation, Site};
-use renkei::home::Home;
-use renkei::identity::credential::Credential;
-use renkei::identity::trust::Trust;
-use renkei::mover::connect::dial::{Dialler, Session};
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{
     Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Reply, Request, Source,
 };
 use renkei_core::wire::queue::{Submission, Terms};
+use renkei_mover::connect::dial::{Dialler, Session};
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use crate::federation::{Federation, Site, account};
 use crate::queue::{detach, session, submission, submit, until, why};
 use crate::raw;
-use renkei::identity::authority::Authority;
+use renkei_net::identity::authority::Authority;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -3,15 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::federation::Site;
-use renkei::home::Home;
-use renkei::identity::authority::Authority;
-use renkei::identity::credential::{Credential, KeyRequest, generate_key};
-use renkei::identity::tls::{client_config, server_config, server_name};
-use renkei::identity::trust::Trust;
-use renkei::identity::trust::card::SiteCard;
-use renkei::mover::connect::dial::{DialHints, Dialler, Session};
-use renkei::net::tls::TlsStream;
-use renkei::net::unix_ms;
+use renkei_config::home::Home;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::data::{Join, Ticket};
@@ -21,6 +13,14 @@ use renkei_core::wire::message::{
     Request, Source,
 };
 use renkei_core::wire::{VERSIONS, decode, encode};
+use renkei_mover::connect::dial::{DialHints, Dialler, Session};
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::credential::{Credential, KeyRequest, generate_key};
+use renkei_net::identity::tls::{client_config, server_config, server_name};
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::card::SiteCard;
+use renkei_net::tls::TlsStream;
+use renkei_net::unix_ms;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 
 use crate::tree::noise;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use renkei::identity::authority::Authority;
-use renkei::identity::credential::{Credential, generate_key};
-use renkei::identity::tls::{client_config, provider, server_config, server_name};
-use renkei::net::tls::TlsStream;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::credential::{Credential, generate_key};
+use renkei_net::identity::tls::{client_config, provider, server_config, server_name};
+use renkei_net::tls::TlsStream;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::TLS13;

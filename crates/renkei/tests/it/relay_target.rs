@@ -2,12 +2,12 @@
 
 use crate::federation::Site;
 use crate::raw;
-use renkei::identity::authority::Authority;
-use renkei::identity::trust::card::SiteCard;
-use renkei::mover::connect::dial::Session;
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{preface, ticket};
 use renkei_core::wire::message::{Reply, Request};
+use renkei_mover::connect::dial::Session;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::trust::card::SiteCard;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

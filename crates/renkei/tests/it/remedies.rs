@@ -2,7 +2,7 @@
 
 use crate::fail_fast::with_daemon;
 use crate::federation::{Federation, Site, account};
-use renkei::identity::credential::KeyRequest;
+use renkei_net::identity::credential::KeyRequest;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 
@@ -62,7 +62,7 @@ fn the_owner_of_a_directory_is_told_of_chmod() {
     let Federation { titech, kek, .. } = &federation;
     let closed = kek.root().join("closed");
     std::fs::create_dir(&closed).unwrap();
-    let daemon = renkei::identity::account::Account::lookup("daemon").unwrap();
+    let daemon = renkei_net::identity::account::Account::lookup("daemon").unwrap();
     std::os::unix::fs::chown(&closed, Some(daemon.uid), Some(0)).unwrap();
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).unwrap();
     let file = federation.scratch().join("file");
@@ -265,7 +265,7 @@ fn a_login_that_has_expired_says_how_it_was_made() {
     let titech = &federation.titech;
     titech.ok(&["login", "--hours", "3", "--pop", titech.dir().to_str().unwrap()]);
     let home = crate::raw::home(titech);
-    let authority = renkei::identity::authority::Authority::load(&home).unwrap();
+    let authority = renkei_net::identity::authority::Authority::load(&home).unwrap();
     let yesterday = std::time::SystemTime::now() - std::time::Duration::from_secs(86_400);
     let request = KeyRequest::generate().unwrap();
     let issued = authority.issue_user(&account(), &request.request, 1, yesterday).unwrap();

@@ -4,9 +4,9 @@ use crate::administration;
 use crate::federation::{Federation, Site, account};
 use crate::queue::{SLOWLY, detach, ended, large, moves, sites, until, why};
 use crate::raw;
-use renkei::identity::credential::Credential;
 use renkei_core::error::Code;
 use renkei_core::wire::message::Request;
+use renkei_net::identity::credential::Credential;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How soon a revocation must have ended what runs; generous, because machines that run tests are busy.

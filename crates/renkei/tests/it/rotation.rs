@@ -5,15 +5,15 @@ use crate::federation::{Federation, Site, account};
 use crate::queue;
 use crate::raw;
 use crate::tree::noise;
-use renkei::identity::authority::Authority;
-use renkei::identity::authority::issued;
-use renkei::identity::authority::rotation;
-use renkei::identity::certificate::Facts;
-use renkei::identity::credential::Credential;
-use renkei::identity::trust::Trust;
-use renkei::identity::trust::card::SiteCard;
 use renkei_core::error::Code;
 use renkei_core::wire::message::{Reply, Request};
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::authority::issued;
+use renkei_net::identity::authority::rotation;
+use renkei_net::identity::certificate::Facts;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::card::SiteCard;
 use serde_json::Value;
 use std::fs;
 use std::process::{Child, Stdio};
@@ -244,7 +244,8 @@ fn what_either_authority_gave_is_taken_back() {
         let credential = raw::issue_user(&Authority::load(&home).unwrap(), "mallory", 10, SystemTime::now());
         let Facts { serial, not_after, .. } = credential.facts().unwrap();
         let principal = credential.principal().unwrap();
-        let noted = renkei::identity::authority::Issued { pem: String::new(), serial, principal, not_after };
+        let noted =
+            renkei_net::identity::authority::Issued { pem: String::new(), serial, principal, not_after };
         issued::note(&home, &noted).unwrap();
         credential
     };

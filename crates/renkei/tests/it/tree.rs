@@ -4,8 +4,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use renkei::store::marker::is_marker;
-use renkei::store::temp::is_temp_name;
+use renkei_store::marker::is_marker;
+use renkei_store::temp::is_temp_name;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use std::collections::{BTreeMap, HashMap};

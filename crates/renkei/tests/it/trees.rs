@@ -2,8 +2,8 @@
 //! fails.
 
 use crate::postgres::Postgres;
-use renkei::catalogue::{HeldReplica, Trees, VolumeId, VolumeTree};
-use renkei::home::Home;
+use renkei_catalogue::{HeldReplica, Trees, VolumeId, VolumeTree};
+use renkei_config::home::Home;
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Code;
 use renkei_core::namespace::home::Home as Order;

@@ -2,7 +2,7 @@
 
 use crate::federation::{Federation, Site, account};
 use crate::tree;
-use renkei::store::marker::is_marker;
+use renkei_store::marker::is_marker;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

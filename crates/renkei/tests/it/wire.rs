@@ -1,9 +1,9 @@
 //! The wire between real namespaces, checked with ping, iperf3 and its counters. Needs root and /dev/net/tun; says so
 //! where it has neither.
 
-use renkei::lab::tap::{Tap, TapParams};
-use renkei::lab::wire::{LinkEnds, Port, Snapshot, Wire, WireOptions};
 use renkei_core::lab::params::{LinkParams, Loss, Queue};
+use renkei_lab::tap::{Tap, TapParams};
+use renkei_lab::wire::{LinkEnds, Port, Snapshot, Wire, WireOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};

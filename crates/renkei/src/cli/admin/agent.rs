@@ -2,11 +2,12 @@
 
 use super::serve::begin_again_if_renamed;
 use crate::cli::Context;
-use crate::config::{DEFAULT_PORT, Log, is_endpoint};
-use crate::home::file_error;
-use crate::site::relay::agent_client::{Export, Wish};
-use crate::{daemon, telemetry};
+use crate::daemon;
+use renkei_config::home::file_error;
+use renkei_config::telemetry;
+use renkei_config::{DEFAULT_PORT, Log, is_endpoint};
 use renkei_core::error::{Code, Error};
+use renkei_site::relay::agent_client::{Export, Wish};
 use std::path::{Path, PathBuf};
 
 /// Serve a folder of this machine as a storage of your site, from inside a private network
@@ -30,7 +31,7 @@ pub struct Args {
     export: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (storage, path) = args.export.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "export", &args.export, "write NAME=PATH, as scratch=/lustre/scratch")
     })?;

@@ -5,7 +5,7 @@ use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human};
 use crate::cli::remedy::here;
-use crate::config::Config;
+use renkei_config::Config;
 use renkei_core::error::{Code, Error};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -35,13 +35,13 @@ struct Made {
     server: Option<String>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let is_user = home.user_credential().exists() || home.state_dir().join("agents").exists();
     let (site, server) = match home.config_file().exists() {
         true => {
             let config = Config::load(&home)?;
-            (Some(config.site(&home)?.to_string()), crate::catalogue::server(&config.catalogue))
+            (Some(config.site(&home)?.to_string()), renkei_catalogue::server(&config.catalogue))
         }
         false if is_user => (None, None),
         false => return Err(Error::new(Code::NotInitialised, "back up", home.config_dir().display(), "")),

@@ -4,8 +4,8 @@
 //! Databases are copied as a consistent snapshot; all other files are replaced atomically by their writers. Not
 //! included: data of storages, the content of the buffer, and journals of transfers, which start again without.
 
-use crate::catalogue::duplicate;
-use crate::home::{Home, file_error, make_dir, open_regular};
+use renkei_catalogue::duplicate;
+use renkei_config::home::{Home, file_error, make_dir, open_regular};
 use renkei_core::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -27,18 +27,18 @@ const OTHER_BYTES: &str = "its bytes are not those that were backed up";
 
 /// The manifest of a backup.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::cli) struct List {
+pub(crate) struct List {
     format: u32,
     /// The time it was begun, in seconds since 1970.
-    pub(in crate::cli) made_unix: u64,
+    pub(crate) made_unix: u64,
     /// The version of renkei that made it.
     made_by: String,
     /// The site, for a PoP.
-    pub(in crate::cli) site: Option<String>,
+    pub(crate) site: Option<String>,
     /// The database server of the catalogue, if that is not local.
-    pub(in crate::cli) server: Option<String>,
+    pub(crate) server: Option<String>,
     dirs: Vec<Folder>,
-    pub(in crate::cli) files: Vec<Item>,
+    pub(crate) files: Vec<Item>,
 }
 
 /// A directory, with its mode.
@@ -50,19 +50,19 @@ struct Folder {
 
 /// A file of the backup.
 #[derive(Debug, Serialize, Deserialize)]
-pub(in crate::cli) struct Item {
+pub(crate) struct Item {
     /// `config/...` or `state/...`.
-    pub(in crate::cli) path: String,
+    pub(crate) path: String,
     mode: u32,
-    pub(in crate::cli) size: u64,
+    pub(crate) size: u64,
     blake3: String,
 }
 
 /// The origin of a backup.
-pub(in crate::cli) struct Of {
-    pub(in crate::cli) site: Option<String>,
-    pub(in crate::cli) server: Option<String>,
-    pub(in crate::cli) now_unix: u64,
+pub(crate) struct Of {
+    pub(crate) site: Option<String>,
+    pub(crate) server: Option<String>,
+    pub(crate) now_unix: u64,
 }
 
 fn broken(path: &Path, cause: impl std::fmt::Display) -> Error {
@@ -100,7 +100,7 @@ struct Copying<'h> {
 ///
 /// # Errors
 /// Errors of the file system, `CatalogueFailed`.
-pub(in crate::cli) fn make(home: &Home, folder: &Path, of: Of) -> Result<List, Error> {
+pub(crate) fn make(home: &Home, folder: &Path, of: Of) -> Result<List, Error> {
     let end = std::path::absolute(folder).map_err(|error| file_error("back up", folder, &error))?;
     refuse_used(&end)?;
     let mut name = end.file_name().unwrap_or_default().to_os_string();
@@ -263,7 +263,7 @@ fn read_saved(path: &Path, item: &Item) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// `BackupInvalid`.
-pub(in crate::cli) fn read(folder: &Path) -> Result<List, Error> {
+pub(crate) fn read(folder: &Path) -> Result<List, Error> {
     let path = folder.join(LIST);
     let mut bytes = Vec::new();
     let read =
@@ -290,7 +290,7 @@ pub(in crate::cli) fn read(folder: &Path) -> Result<List, Error> {
 ///
 /// # Errors
 /// `BackupInvalid`, `AlreadyInitialised`, and errors of the file system.
-pub(in crate::cli) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Error> {
+pub(crate) fn put_back(list: &List, folder: &Path, home: &Home) -> Result<(), Error> {
     let mut todo = Vec::new();
     for item in &list.files {
         let to = target(home, &item.path).ok_or_else(|| broken(folder, &item.path))?;

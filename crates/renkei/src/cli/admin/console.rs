@@ -3,17 +3,17 @@
 use crate::cli::connect::{own_site, session, site_argument, unexpected, user_home};
 use crate::cli::output::Report;
 use crate::cli::{Context, login};
-use crate::config::Config;
-use crate::identity::certificate::hex;
-use crate::identity::credential::Credential;
-use crate::identity::socket;
-use crate::identity::trust::Trust;
-use crate::identity::web::{SeenCertificate, hosts_in_file, see_as_browser};
-use crate::mover::connect::dial::Session;
-use crate::mover::connect::transport::{Transport, resolve};
+use renkei_config::Config;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
+use renkei_mover::connect::dial::Session;
+use renkei_mover::connect::transport::{Transport, resolve};
+use renkei_net::identity::certificate::hex;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::socket;
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::web::{SeenCertificate, hosts_in_file, see_as_browser};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use serde_json::json;
@@ -54,7 +54,7 @@ struct Link {
     is_administrator: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let config = Config::load(&context.home()?)?;
     let link = match &args.site {
         None if config.site.is_some() => of_administrator(&config, context)?,

@@ -3,15 +3,15 @@
 use super::{join, storage};
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::config::{Config, template};
-use crate::home::{Home, file_error, make_dir, make_private_dir, write_file};
-use crate::identity::authority::{Authority, renew_host};
-use crate::identity::map;
-use crate::identity::trust::Trust;
-use crate::identity::trust::invitation::Invitation;
-use crate::site::partners::enrolment;
+use renkei_config::home::{Home, file_error, make_dir, make_private_dir, write_file};
+use renkei_config::{Config, template};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::{Authority, renew_host};
+use renkei_net::identity::map;
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::invitation::Invitation;
+use renkei_site::partners::enrolment;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ struct Made {
     option: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let site = SiteName::parse(&args.site)?;
     // Errors of the arguments show before anything is made.

@@ -2,12 +2,12 @@
 
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::identity::certificate::utc;
-use crate::identity::trust::Trust;
-use crate::identity::trust::invitation;
-use crate::identity::trust::invitation::{LONGEST_LIFE, Open};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::certificate::utc;
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::invitation;
+use renkei_net::identity::trust::invitation::{LONGEST_LIFE, Open};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -50,7 +50,7 @@ struct Cancelled {
     cancelled: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.cancel {
         Some(id) => cancel(id, context)?,
         None if args.list => {

@@ -3,10 +3,10 @@
 use super::trust;
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::identity::trust::invitation::Invitation;
-use crate::site::partners::enrolment;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::trust::invitation::Invitation;
+use renkei_site::partners::enrolment;
 use serde::Serialize;
 use std::io::{self, Read, Write};
 
@@ -35,7 +35,7 @@ struct Joined {
     option: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let invitation: Invitation = line(&args.line)?.parse()?;
     let joined = enrolment::join(&context.home()?, &invitation, args.reverse, context.now());
     let (card, added) = joined.map_err(|error| error.at("client"))?;
@@ -50,7 +50,7 @@ pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// The invitation line. Arguments are visible to all users of a machine; standard input is not.
-pub(in crate::cli) fn line(argument: &str) -> Result<String, Error> {
+pub(crate) fn line(argument: &str) -> Result<String, Error> {
     if argument != "-" {
         return Ok(argument.into());
     }

@@ -4,15 +4,15 @@ use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
 use crate::cli::remedy::here;
-use crate::config::Config;
-use crate::home::Home;
-use crate::identity::account::Account;
-use crate::identity::map;
-use crate::identity::trust::Trust;
 use clap::Subcommand;
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Mapping, Pattern, Principal, Why};
 use renkei_core::remedy::{explained, fill};
+use renkei_net::identity::account::Account;
+use renkei_net::identity::map;
+use renkei_net::identity::trust::Trust;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -100,7 +100,7 @@ struct Refusal {
     cause: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let config = Config::load(&home)?;
     config.site(&home)?;

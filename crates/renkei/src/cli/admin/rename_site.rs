@@ -5,20 +5,20 @@ use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
 use crate::cli::quantity::counted;
-use crate::identity::authority::rotation;
-use crate::identity::authority::rotation::Outcome;
-use crate::identity::certificate::{unix_seconds, utc};
-use crate::identity::trust::Trust;
-use crate::identity::trust::former_names;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::rotation;
+use renkei_net::identity::authority::rotation::Outcome;
+use renkei_net::identity::certificate::{unix_seconds, utc};
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::former_names;
 use serde::Serialize;
 use std::io::{self, Write};
 
 const OP: &str = "rename site";
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// The new name: 1 to 63 of a-z, 0-9 and -, starting with a letter
     name: String,
     #[command(flatten)]
@@ -42,7 +42,7 @@ struct Renamed {
     partners: Vec<SiteName>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, now) = (context.home()?, context.now());
     let partners = partners_of(&home)?;
     let is_new =

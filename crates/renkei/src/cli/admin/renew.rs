@@ -3,11 +3,11 @@
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::cli::queue::change;
-use crate::config::Config;
-use crate::identity::authority::{Authority, renew_host};
-use crate::identity::certificate::{unix_seconds, utc};
+use renkei_config::Config;
 use renkei_core::error::Error;
 use renkei_core::identity::Principal;
+use renkei_net::identity::authority::{Authority, renew_host};
+use renkei_net::identity::certificate::{unix_seconds, utc};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -34,7 +34,7 @@ struct Renewed {
     expires_unix: i64,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if !args.ids.is_empty() {
         return change::renew(&args.ids, context);
     }

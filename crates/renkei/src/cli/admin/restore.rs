@@ -5,9 +5,9 @@ use crate::cli::output::Report;
 use crate::cli::quantity::counted;
 use crate::cli::remedy::{here, start};
 use crate::cli::{Context, login};
-use crate::home::Home;
-use crate::identity::socket;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
+use renkei_net::identity::socket;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ struct Restored {
     server: Option<String>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     if socket::request(&login::socket(&home, None), &json!({"op": "status"})).is_ok() {
         let cause = match home == Home::system() {

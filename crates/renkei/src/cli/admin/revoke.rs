@@ -3,13 +3,13 @@
 use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
-use crate::home::{Home, read_text};
-use crate::identity::authority::Authority;
-use crate::identity::authority::issued;
-use crate::identity::authority::issued::parse_serial;
-use crate::identity::certificate::{Facts, parse_chain};
+use renkei_config::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::authority::issued;
+use renkei_net::identity::authority::issued::parse_serial;
+use renkei_net::identity::certificate::{Facts, parse_chain};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -30,7 +30,7 @@ struct Revoked {
     serials: Vec<String>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, now) = (context.home()?, context.now());
     let authority = Authority::load(&home)?;
     let named = args.what.contains('@') || args.what == authority.site().as_str();

@@ -3,16 +3,16 @@
 use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
-use crate::home::Home;
-use crate::identity::authority::handover::LONGEST_OVERLAP;
-use crate::identity::authority::rotation;
-use crate::identity::authority::rotation::Outcome;
-use crate::identity::certificate::{unix_seconds, utc};
-use crate::identity::trust::Trust;
-use crate::identity::trust::card::SiteCard;
-use crate::site::partners::updates as partner_updates;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::authority::handover::LONGEST_OVERLAP;
+use renkei_net::identity::authority::rotation;
+use renkei_net::identity::authority::rotation::Outcome;
+use renkei_net::identity::certificate::{unix_seconds, utc};
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::trust::card::SiteCard;
+use renkei_site::partners::updates as partner_updates;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -22,20 +22,20 @@ const LONGEST_DAYS: u64 = LONGEST_OVERLAP.as_secs() / DAY.as_secs();
 
 /// For how long both authorities are good.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Overlap {
+pub(crate) struct Overlap {
     /// Days for which certificates of the previous authority stay valid, 1 to 365
     #[arg(long, value_name = "DAYS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=LONGEST_DAYS))]
-    pub(in crate::cli) keep_days: u64,
+    pub(crate) keep_days: u64,
 }
 
 impl Overlap {
-    pub(in crate::cli) fn duration(&self) -> Duration {
+    pub(crate) fn duration(&self) -> Duration {
         u32::try_from(self.keep_days).map_or(LONGEST_OVERLAP, |days| DAY * days)
     }
 }
 
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     overlap: Overlap,
     /// No overlap, for a compromised key: its certificates are refused at once, and partners take the new card by hand
@@ -63,7 +63,7 @@ struct Rotated {
     not_taken_over: Vec<SiteName>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, now) = (context.home()?, context.now());
     let (card, not_taken_over) = standing(&home)?;
     let site = card.site.clone();
@@ -98,13 +98,13 @@ fn standing(home: &Home) -> Result<(SiteCard, Vec<SiteName>), Error> {
     Ok((card, not_taken_over))
 }
 
-pub(in crate::cli) fn partners_of(home: &Home) -> Result<Vec<SiteName>, Error> {
+pub(crate) fn partners_of(home: &Home) -> Result<Vec<SiteName>, Error> {
     let trust = Trust::load(home)?;
     let sites = trust.list().map(|card| card.site.clone());
     Ok(sites.filter(|site| trust.own_site() != Some(site)).collect())
 }
 
-pub(in crate::cli) fn named(sites: &[SiteName]) -> String {
+pub(crate) fn named(sites: &[SiteName]) -> String {
     sites.iter().map(SiteName::as_str).collect::<Vec<_>>().join(", ")
 }
 

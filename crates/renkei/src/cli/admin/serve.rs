@@ -1,12 +1,13 @@
 //! `renkei serve`: runs the PoP.
 
 use crate::cli::Context;
-use crate::config::Config;
+use crate::daemon;
 use crate::daemon::Ended;
-use crate::identity::authority::rotation;
-use crate::identity::trust::former_names;
-use crate::{daemon, telemetry};
+use renkei_config::Config;
+use renkei_config::telemetry;
 use renkei_core::error::{Code, Error};
+use renkei_net::identity::authority::rotation;
+use renkei_net::identity::trust::former_names;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -18,7 +19,7 @@ pub struct Args {
     listen: Vec<std::net::SocketAddr>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let flags: Vec<(&str, String)> = match args.listen.is_empty() {
         true => Vec::new(),
@@ -37,7 +38,7 @@ pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 /// Restarts the process after a site was renamed (exec of the same program with the same arguments), so that no part
 /// of it continues with the former name.
-pub(in crate::cli) fn begin_again_if_renamed(ended: Ended) -> Result<u8, Error> {
+pub(crate) fn begin_again_if_renamed(ended: Ended) -> Result<u8, Error> {
     if ended == Ended::Stopped {
         return Ok(0);
     }

@@ -33,7 +33,7 @@ enum Action {
     RotateAuthority(rotate_authority::Args),
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Rename(args) => rename_site::run(args, context),
         Action::RotateAuthority(args) => rotate_authority::run(args, context),

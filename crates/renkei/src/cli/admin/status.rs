@@ -1,20 +1,20 @@
 //! `renkei status`: the activities of a PoP.
 
-use crate::catalogue::first_digits;
 use crate::cli::connect::{session, site_argument, unexpected};
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human, span};
 use crate::cli::queue::why;
 use crate::cli::remedy::here;
 use crate::cli::{Context, login};
-use crate::config::Config;
-use crate::identity::socket;
-use crate::site::status::conditions::Condition;
+use renkei_catalogue::first_digits;
+use renkei_config::Config;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{
     AgentStatus, Class, Progress, RelayedStatus, Reply, Request, Status, TransferStatus,
 };
+use renkei_net::identity::socket;
+use renkei_site::status::conditions::Condition;
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
@@ -45,7 +45,7 @@ struct Shown {
     conditions: Option<Vec<Condition>>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if let Some(digits) =
         args.site.as_deref().and_then(OsStr::to_str).filter(|text| first_digits(text).is_some())
     {

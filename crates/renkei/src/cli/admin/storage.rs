@@ -4,16 +4,16 @@ use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
 use crate::cli::quantity::counted;
-use crate::config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
-use crate::home::{Home, file_error};
-use crate::identity::account::Account;
-use crate::identity::socket;
-use crate::site::storage::identity as storage_identity;
-use crate::store::local::{AccessMode, LocalStore};
-use crate::volume::volume_config;
 use clap::Subcommand;
+use renkei_config::home::{Home, file_error};
+use renkei_config::{Config, LABEL_RULE, Storage, add_storage, remove_storage, set_require_mount};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::is_label;
+use renkei_net::identity::account::Account;
+use renkei_net::identity::socket;
+use renkei_site::storage::identity as storage_identity;
+use renkei_store::local::{AccessMode, LocalStore};
+use renkei_volume::volume_config;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -104,7 +104,7 @@ struct Changed {
     name: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Add { name, path, read_only, require_mount, account, agent } => {
             let path = path.as_deref().map(root).transpose()?.unwrap_or_default();
@@ -163,7 +163,7 @@ fn refuse_volume(home: &Home, name: &str) -> Result<(), Error> {
 }
 
 /// Parses `NAME=PATH` of `init`; the directory must exist.
-pub(in crate::cli) fn named(argument: &str) -> Result<(String, Storage), Error> {
+pub(crate) fn named(argument: &str) -> Result<(String, Storage), Error> {
     let (name, path) = argument.split_once('=').ok_or_else(|| {
         Error::new(Code::UsageInvalid, "add storage", argument, "write NAME=PATH, as data=/srv/data")
     })?;
@@ -180,7 +180,7 @@ fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Adds a storage, and records the identity of its directory, which is checked from then on.
-pub(in crate::cli) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
+pub(crate) fn add_and_record(name: &str, storage: &Storage, home: &Home) -> Result<(), Error> {
     if storage.agent.is_some() {
         return add_storage(home, name, storage);
     }

@@ -2,15 +2,15 @@
 
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::config::{allow_private, disallow_private};
-use crate::home::file_error;
-use crate::identity::certificate::utc;
-use crate::identity::trust::card::{MAX_CARD_BYTES, SiteCard};
-use crate::identity::trust::{Added, Trust};
 use clap::Subcommand;
+use renkei_config::home::file_error;
+use renkei_config::{allow_private, disallow_private};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::route;
+use renkei_net::identity::certificate::utc;
+use renkei_net::identity::trust::card::{MAX_CARD_BYTES, SiteCard};
+use renkei_net::identity::trust::{Added, Trust};
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ struct Changed {
     action: &'static str,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     // An identity has a trust of its own, which its logins fill.
     let home = if home.has_identity() { home.of_user() } else { home };
@@ -160,7 +160,7 @@ fn allow(trust: &Trust, site: &str, context: &Context) -> Result<u8, Error> {
 }
 
 /// The effect of a card, for reports.
-pub(in crate::cli) fn word(added: Added) -> &'static str {
+pub(crate) fn word(added: Added) -> &'static str {
     match added {
         Added::New => "added",
         Added::Updated => "updated",

@@ -6,14 +6,14 @@
 
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
-pub(in crate::cli) use renkei_core::wire::message::Found;
+pub(crate) use renkei_core::wire::message::Found;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// One argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Spec {
+pub(crate) enum Spec {
     /// A path of this machine.
     Local {
         /// The path as typed.
@@ -27,7 +27,7 @@ pub(in crate::cli) enum Spec {
 
 impl Spec {
     /// Parses an argument; `endpoint` recognises places at sites.
-    pub(in crate::cli) fn parse_as(
+    pub(crate) fn parse_as(
         argument: &OsStr,
         endpoint: impl FnOnce(&OsStr) -> Result<Option<EndpointPath>, Error>,
     ) -> Result<Self, Error> {
@@ -44,7 +44,7 @@ impl Spec {
     }
 
     /// Whether it means the contents of the directory, or must be one.
-    pub(in crate::cli) fn has_slash(&self) -> bool {
+    pub(crate) fn has_slash(&self) -> bool {
         match self {
             Spec::Local { slash, .. } => *slash,
             Spec::Remote(path) => path.trailing_slash || path.place.as_ref().is_none_or(|p| p.path.is_root()),
@@ -52,7 +52,7 @@ impl Spec {
     }
 
     /// The name of a source in a destination directory.
-    pub(in crate::cli) fn name(&self) -> Option<Vec<u8>> {
+    pub(crate) fn name(&self) -> Option<Vec<u8>> {
         match self {
             Spec::Local { path, .. } => path.file_name().map(|name| name.as_bytes().to_vec()),
             Spec::Remote(path) => path.place.as_ref()?.path.name().map(<[u8]>::to_vec),
@@ -60,7 +60,7 @@ impl Spec {
     }
 
     /// The form for messages.
-    pub(in crate::cli) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         match self {
             Spec::Local { path, .. } => printable(path.as_os_str().as_bytes()),
             Spec::Remote(path) => path.to_string(),
@@ -68,7 +68,7 @@ impl Spec {
     }
 
     /// The form that enters the job's key.
-    pub(in crate::cli) fn identity(&self) -> String {
+    pub(crate) fn identity(&self) -> String {
         match self {
             Spec::Local { path, slash } => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -81,7 +81,7 @@ impl Spec {
 
 /// The direction of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Direction {
+pub(crate) enum Direction {
     /// From here to a site.
     Up(SiteName),
     /// From a site to here.
@@ -92,7 +92,7 @@ pub(in crate::cli) enum Direction {
 
 impl Direction {
     /// The sites that take part.
-    pub(in crate::cli) fn sites(&self) -> Vec<&SiteName> {
+    pub(crate) fn sites(&self) -> Vec<&SiteName> {
         match self {
             Direction::Up(site) | Direction::Down(site) => vec![site],
             Direction::Between(from, to) => vec![from, to],
@@ -100,7 +100,7 @@ impl Direction {
     }
 
     /// The site of the destination, if it is not this machine.
-    pub(in crate::cli) fn to(&self) -> Option<&SiteName> {
+    pub(crate) fn to(&self) -> Option<&SiteName> {
         match self {
             Direction::Up(site) | Direction::Between(_, site) => Some(site),
             Direction::Down(_) => None,
@@ -109,7 +109,7 @@ impl Direction {
 }
 
 /// Determines the direction.
-pub(in crate::cli) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
+pub(crate) fn direction(sources: &[Spec], destination: &Spec) -> Result<Direction, Error> {
     let mut sites = sources.iter().map(|source| match source {
         Spec::Local { .. } => None,
         Spec::Remote(path) => Some(path.site.clone()),
@@ -138,18 +138,18 @@ pub(in crate::cli) fn direction(sources: &[Spec], destination: &Spec) -> Result<
 
 /// The layout of a copy: the sources go into the destination, or one becomes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Layout {
+pub(crate) struct Layout {
     /// The base is the destination, created first if `make`; else its parent.
-    pub(in crate::cli) into: bool,
+    pub(crate) into: bool,
     /// The destination directory must be created.
-    pub(in crate::cli) make: bool,
+    pub(crate) make: bool,
     /// The name of each source below the base.
-    pub(in crate::cli) targets: Vec<RelPath>,
+    pub(crate) targets: Vec<RelPath>,
 }
 
 impl Layout {
     /// The layout for a dry run, which creates nothing: a missing destination is looked at from its parent directory.
-    pub(in crate::cli) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
         let name = RelPath::parse(name)?;
         let targets = self.targets.iter().map(|target| name.join(target)).collect::<Result<_, _>>()?;
         Ok(Layout { into: false, make: false, targets })
@@ -157,7 +157,7 @@ impl Layout {
 }
 
 /// Lays out a copy; `name` is the destination's last component, `None` for a root.
-pub(in crate::cli) fn lay_out(
+pub(crate) fn lay_out(
     sources: &[Spec],
     destination: &Spec,
     found: Found,
@@ -187,7 +187,7 @@ pub(in crate::cli) fn lay_out(
 /// Refuses a copy of an entry onto itself, of a directory into itself, and one that would remove its own source.
 ///
 /// `base` has the targets; both are at the same site.
-pub(in crate::cli) fn refuse_overlap(
+pub(crate) fn refuse_overlap(
     sources: &[Spec],
     base: &Place,
     targets: &[RelPath],
@@ -222,7 +222,7 @@ fn target(source: &Spec) -> Result<RelPath, Error> {
 }
 
 /// Lays out a sync: the source's contents become the destination's.
-pub(in crate::cli) fn lay_out_sync(found: Found, destination: &Spec) -> Result<Layout, Error> {
+pub(crate) fn lay_out_sync(found: Found, destination: &Spec) -> Result<Layout, Error> {
     if found == Found::Other {
         return Err(Error::new(Code::NotADirectory, "sync", destination.shown(), "it is a file"));
     }
@@ -230,7 +230,7 @@ pub(in crate::cli) fn lay_out_sync(found: Found, destination: &Spec) -> Result<L
 }
 
 /// Splits a local path into the directory it lies in and its name; `None` for a root or `..`.
-pub(in crate::cli) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
+pub(crate) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
     let name = path.file_name().map(|name| name.as_bytes().to_vec());
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

@@ -35,7 +35,7 @@ pub struct Args {
     common: super::transfer::Common,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let existing = if args.update { Existing::SameStamp } else { Existing::Replace };
     let job = Job {
         verb: Verb::Cp,

@@ -3,16 +3,16 @@
 use super::copy_plan::Direction;
 use super::transfer::Run;
 use super::upload;
-use crate::catalogue::{hex_id, parse_id};
 use crate::cli::Context;
 use crate::cli::connect::own_site;
 use crate::cli::output::Report;
 use crate::cli::queue::asker::Asker;
-use crate::net::unix_ms;
+use renkei_catalogue::{hex_id, parse_id};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::units::parse_span;
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::queue::{Submission, Terms, Verify};
+use renkei_net::unix_ms;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -32,7 +32,7 @@ enum Compared {
 
 /// Options of a copy that is handed over.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(in crate::cli) struct Detach {
+pub(crate) struct Detach {
     /// Hand the copy over to your site's PoP, print its id and leave; files of this machine go to its buffer first
     #[arg(long)]
     detach: bool,
@@ -70,26 +70,26 @@ struct Queued {
 
 impl Detach {
     /// Whether the copy is to be submitted.
-    pub(in crate::cli) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.detach
     }
 
     /// The given id.
-    pub(in crate::cli) fn id(&self) -> Option<TransferId> {
+    pub(crate) fn id(&self) -> Option<TransferId> {
         self.id
     }
 
     /// Whether to wait for space in the buffer.
-    pub(in crate::cli) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !self.no_wait
     }
 
     /// Whether it waits for other transfers.
-    pub(in crate::cli) fn is_after_others(&self) -> bool {
+    pub(crate) fn is_after_others(&self) -> bool {
         !self.after.is_empty()
     }
 
-    pub(in crate::cli) fn terms(&self, asker: &mut Asker<'_>, context: &Context) -> Result<Terms, Error> {
+    pub(crate) fn terms(&self, asker: &mut Asker<'_>, context: &Context) -> Result<Terms, Error> {
         let mut after = Vec::new();
         for id in &self.after {
             after.push(match parse_id(id) {
@@ -113,7 +113,7 @@ impl Detach {
 }
 
 /// Submits a copy and prints its id.
-pub(in crate::cli) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
+pub(crate) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
     if let Direction::Up(_) = run.direction {
         return upload::hand_over(run, detach, context);
     }
@@ -123,7 +123,7 @@ pub(in crate::cli) fn hand_over(run: Run<'_>, detach: &Detach, context: &Context
 }
 
 /// Submits a transfer and prints its id.
-pub(in crate::cli) fn hand_in(
+pub(crate) fn hand_in(
     asker: &mut Asker<'_>,
     submission: &Submission,
     context: &Context,
@@ -152,7 +152,7 @@ fn parse_whole_id(text: &str) -> Result<TransferId, String> {
 }
 
 /// The error of a copy that cannot be submitted.
-pub(in crate::cli) fn not_to_here(shown: impl std::fmt::Display) -> Error {
+pub(crate) fn not_to_here(shown: impl std::fmt::Display) -> Error {
     let cause = "it is a path of this machine, which may not be reachable when the copy runs";
     Error::new(Code::NotQueueable, "queue", shown, cause)
 }

@@ -4,7 +4,7 @@
 //! a name are copied, without their other entries. A listed directory is copied with all its content if `-r` is
 //! given.
 
-use crate::home::file_error;
+use renkei_config::home::file_error;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use std::path::Path;
 
 /// A name below the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Listed {
+pub(crate) struct Listed {
     /// The path below the source.
-    pub(in crate::cli) path: RelPath,
+    pub(crate) path: RelPath,
     /// A directory without its content.
-    pub(in crate::cli) alone: bool,
+    pub(crate) alone: bool,
 }
 
 /// Reads a list; `-` is standard input.
-pub(in crate::cli) fn read(file: &Path, recursive: bool) -> Result<Vec<Listed>, Error> {
+pub(crate) fn read(file: &Path, recursive: bool) -> Result<Vec<Listed>, Error> {
     let mut text = Vec::new();
     let outcome = match file == Path::new("-") {
         true => std::io::stdin().lock().read_to_end(&mut text).map(drop),

@@ -1,8 +1,8 @@
 //! `--exclude`, `--include` and their files: rules in the order in which they are given.
 
-use crate::home::file_error;
 use clap::builder::OsStringValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use renkei_config::home::file_error;
 use renkei_core::error::Error;
 use renkei_core::mover::filter::{Filter, Rule};
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ const OPTIONS: [(&str, bool, bool, &str); 4] = [
 
 /// The rules of a command line.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct FilterArgs {
+pub(crate) struct FilterArgs {
     given: Vec<(usize, Given)>,
 }
 
@@ -47,7 +47,7 @@ struct Given {
 
 impl FilterArgs {
     /// Whether no rule was given.
-    pub(in crate::cli) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.given.is_empty()
     }
 
@@ -55,7 +55,7 @@ impl FilterArgs {
     ///
     /// # Errors
     /// A file that cannot be read; rules that are too long.
-    pub(in crate::cli) fn filter(&self, contents: Vec<bool>) -> Result<Filter, Error> {
+    pub(crate) fn filter(&self, contents: Vec<bool>) -> Result<Filter, Error> {
         let mut filter = Filter { rules: Vec::new(), contents };
         for (_, given) in &self.given {
             let rule = |pattern: &[u8]| Rule { includes: given.includes, pattern: pattern.into() };

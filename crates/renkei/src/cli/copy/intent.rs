@@ -12,22 +12,22 @@ use std::path::{Path, PathBuf};
 
 /// The marker of one job.
 #[derive(Debug)]
-pub(in crate::cli) struct Intent(PathBuf);
+pub(crate) struct Intent(PathBuf);
 
 impl Intent {
     /// The marker of `job` in the folder of journals.
-    pub(in crate::cli) fn new(folder: &Path, job: u64) -> Self {
+    pub(crate) fn new(folder: &Path, job: u64) -> Self {
         Intent(folder.join(format!("{job:016x}.becomes")))
     }
 
     /// The effective kind of the destination for this job, given the current one.
-    pub(in crate::cli) fn found(&self, now: Found) -> Found {
+    pub(crate) fn found(&self, now: Found) -> Found {
         if now == Found::Dir && self.0.exists() { Found::Nothing } else { now }
     }
 
     /// Creates the marker if the source becomes the destination, before anything is created there; it is locked while
     /// the file is open.
-    pub(in crate::cli) fn keep(&self, becomes: bool) -> Result<Option<File>, Error> {
+    pub(crate) fn keep(&self, becomes: bool) -> Result<Option<File>, Error> {
         if !becomes {
             return Ok(None);
         }
@@ -40,7 +40,7 @@ impl Intent {
     }
 
     /// Removes the marker: no retry will come.
-    pub(in crate::cli) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let _ = remove_file(&self.0);
     }
 }

@@ -4,9 +4,9 @@ use crate::cli::output::Output;
 use crate::cli::output::print;
 use crate::cli::quantity::{counted, human, span};
 use crate::cli::queue::pace::rate;
-use crate::mover::progress::{Note, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use renkei_core::wire::message::Progress;
+use renkei_mover::progress::{Note, Watch};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// A display that runs beside a transfer.
-pub(in crate::cli) struct Display {
+pub(crate) struct Display {
     stop: Sender<()>,
     thread: JoinHandle<Vec<Note>>,
     bar: Option<ProgressBar>,
@@ -31,7 +31,7 @@ pub(in crate::cli) struct Display {
 
 impl Display {
     /// Starts showing `watch`; shows nothing with `--quiet` or `--json`.
-    pub(in crate::cli) fn start(output: &Output, watch: Watch) -> Self {
+    pub(crate) fn start(output: &Output, watch: Watch) -> Self {
         let shown = !output.is_quiet() && !output.is_json();
         let bar = (shown && std::io::stderr().is_terminal()).then(bar);
         if bar.is_some() {
@@ -54,7 +54,7 @@ impl Display {
     }
 
     /// Prints a message beside the progress.
-    pub(in crate::cli) fn notice(&self, text: &str) {
+    pub(crate) fn notice(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("renkei: {text}")),
             None if self.lines => eprintln!("renkei: {text}"),
@@ -63,7 +63,7 @@ impl Display {
     }
 
     /// Ends the display and returns the notes that accumulated.
-    pub(in crate::cli) fn finish(self) -> Vec<Note> {
+    pub(crate) fn finish(self) -> Vec<Note> {
         drop(self.stop);
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -88,7 +88,7 @@ fn hide_keys() {
 }
 
 /// Restores the terminal settings; to be called before the process exits early, too.
-pub(in crate::cli) fn show_keys() {
+pub(crate) fn show_keys() {
     let before = BEFORE.lock().expect("no thread panics with it: a panic aborts").take();
     if let Some(before) = before.filter(|_| in_foreground()) {
         let _ = tcsetattr(std::io::stderr(), OptionalActions::Now, &before);

@@ -5,10 +5,10 @@ use crate::cli::Context;
 use crate::cli::output::{Report, error_json, wildcard_note};
 use crate::cli::quantity::{counted, human};
 use crate::cli::remedy::remedy;
-use crate::mover::hex;
-use crate::mover::progress::Note;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::wire::message::{Class, Summary, TransferId};
+use renkei_mover::hex;
+use renkei_mover::progress::Note;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -43,7 +43,7 @@ struct Transferred {
 }
 
 /// Prints the report and returns the exit status.
-pub(in crate::cli) fn transferred(
+pub(crate) fn transferred(
     verb: Verb,
     dry_run: bool,
     summary: &Summary,

@@ -1,11 +1,11 @@
 //! Opens the sources of an upload: directories of this machine, each once however many sources lie in it.
 
 use super::copy_plan::split_local;
-use crate::mover::walk::Root;
-use crate::store::local::{AccessMode, LocalStore};
-use crate::store::{Dir, Store};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
+use renkei_mover::walk::Root;
+use renkei_store::local::{AccessMode, LocalStore};
+use renkei_store::{Dir, Store};
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The directories opened so far; a command line may name more sources than a process may have descriptors.
 #[derive(Default)]
-pub(in crate::cli) struct Sources {
+pub(crate) struct Sources {
     opened: HashMap<PathBuf, Arc<dyn Dir>>,
 }
 
@@ -21,7 +21,7 @@ impl Sources {
     /// Opens the directory of a source, or the source itself if its `contents` are meant.
     ///
     /// As cp does: a link named as a source is followed unless trees are copied.
-    pub(in crate::cli) fn root(
+    pub(crate) fn root(
         &mut self,
         path: &Path,
         contents: bool,
@@ -34,7 +34,9 @@ impl Sources {
         }
         let resolved = match recursive {
             true => path.to_path_buf(),
-            false => path.canonicalize().map_err(|error| crate::home::file_error("open", path, &error))?,
+            false => {
+                path.canonicalize().map_err(|error| renkei_config::home::file_error("open", path, &error))?
+            }
         };
         let (parent, name) = split_local(&resolved);
         let from = name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))?;
@@ -60,7 +62,7 @@ fn shown_parent(path: &Path, resolved: &Path) -> String {
 }
 
 /// A directory named by the user that does not exist is a wrong path, not an unmounted storage.
-pub(in crate::cli) fn not_found(error: Error) -> Error {
+pub(crate) fn not_found(error: Error) -> Error {
     if error.code == Code::StorageMissing { Error { code: Code::PathNotFound, ..error } } else { error }
 }
 

@@ -32,7 +32,7 @@ pub struct Args {
     common: super::transfer::Common,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let existing = if args.checksum { Existing::SameContent } else { Existing::SameStamp };
     let job = Job {
         verb: Verb::Sync,

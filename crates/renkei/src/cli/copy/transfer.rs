@@ -17,21 +17,6 @@ use crate::cli::connect::unexpected;
 use crate::cli::glob;
 use crate::cli::quantity::parse_rate;
 use crate::cli::volume::volume_path::Namespace;
-use crate::identity::account::Account;
-use crate::mover::BACKGROUND_STREAMS;
-use crate::mover::connect::dial::{DialHints, Dialler, Session};
-use crate::mover::connect::slow_connect::SlowConnectReporter;
-use crate::mover::fd_limit::raise_limit;
-use crate::mover::journal::{Journal, boot_id};
-use crate::mover::progress::{Note, Watch};
-use crate::mover::receive::{ReceiveJob, receive, unlimited};
-use crate::mover::self_copy;
-use crate::mover::send::{SendJob, send};
-use crate::mover::walk::Root;
-use crate::mover::{Stop, fresh_id};
-use crate::site::transfer::cleanup;
-use crate::store::Store;
-use crate::store::local::{AccessMode, LocalStore};
 use renkei_core::buffer::{place, source, split};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
@@ -45,6 +30,21 @@ use renkei_core::wire::message::{
     Progress, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Submission, Terms};
+use renkei_mover::BACKGROUND_STREAMS;
+use renkei_mover::connect::dial::{DialHints, Dialler, Session};
+use renkei_mover::connect::slow_connect::SlowConnectReporter;
+use renkei_mover::fd_limit::raise_limit;
+use renkei_mover::journal::{Journal, boot_id};
+use renkei_mover::progress::{Note, Watch};
+use renkei_mover::receive::{ReceiveJob, receive, unlimited};
+use renkei_mover::self_copy;
+use renkei_mover::send::{SendJob, send};
+use renkei_mover::walk::Root;
+use renkei_mover::{Stop, fresh_id};
+use renkei_net::identity::account::Account;
+use renkei_site::transfer::cleanup;
+use renkei_store::Store;
+use renkei_store::local::{AccessMode, LocalStore};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -79,7 +79,7 @@ enum OnErrorName {
 
 /// Options of all verbs that transfer.
 #[derive(Clone, Debug, clap::Args)]
-pub(in crate::cli) struct Common {
+pub(crate) struct Common {
     /// How long to try again after the connection was lost, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     retry_for: u64,
@@ -132,7 +132,7 @@ impl Common {
     }
 
     /// How long to retry after the connection was lost.
-    pub(in crate::cli) fn retry_for(&self) -> Duration {
+    pub(crate) fn retry_for(&self) -> Duration {
         Duration::from_secs(self.retry_for)
     }
 
@@ -153,7 +153,7 @@ impl Common {
 
 /// The verb that was given; names the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Verb {
+pub(crate) enum Verb {
     /// `cp`.
     Cp,
     /// `sync`.
@@ -162,13 +162,13 @@ pub(in crate::cli) enum Verb {
 
 /// A transfer to run.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Job {
-    pub(in crate::cli) verb: Verb,
-    pub(in crate::cli) sources: Vec<OsString>,
-    pub(in crate::cli) destination: OsString,
-    pub(in crate::cli) recursive: bool,
-    pub(in crate::cli) options: ReceiveOptions,
-    pub(in crate::cli) common: Common,
+pub(crate) struct Job {
+    pub(crate) verb: Verb,
+    pub(crate) sources: Vec<OsString>,
+    pub(crate) destination: OsString,
+    pub(crate) recursive: bool,
+    pub(crate) options: ReceiveOptions,
+    pub(crate) common: Common,
 }
 
 impl Job {
@@ -191,7 +191,7 @@ impl Job {
     }
 
     /// Runs it to its end and reports; returns the exit status.
-    pub(in crate::cli) fn run(&self, context: &Context) -> Result<u8, Error> {
+    pub(crate) fn run(&self, context: &Context) -> Result<u8, Error> {
         let run = Run::prepare(self, context)?;
         match self.common.detach.is_wanted() {
             true => hand_over(run, &self.common.detach, context),
@@ -203,7 +203,7 @@ impl Job {
     ///
     /// # Errors
     /// Errors of the copy; the first of its failures.
-    pub(in crate::cli) fn copy_and_compare(&self, context: &Context) -> Result<bool, Error> {
+    pub(crate) fn copy_and_compare(&self, context: &Context) -> Result<bool, Error> {
         let run = Run::prepare(self, context)?;
         let (copied, _) = run.ended()?;
         let real = |failure: &&EntryFailure| failure.error.code != Code::SpecialFile;
@@ -245,22 +245,22 @@ fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
 }
 
 /// A transfer in progress, over all its attempts.
-pub(in crate::cli) struct Run<'a> {
-    pub(in crate::cli) job: &'a Job,
-    pub(in crate::cli) context: &'a Context,
-    pub(in crate::cli) sources: Vec<Spec>,
+pub(crate) struct Run<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) context: &'a Context,
+    pub(crate) sources: Vec<Spec>,
     destination: Spec,
-    pub(in crate::cli) direction: Direction,
+    pub(crate) direction: Direction,
     dialler: Dialler,
-    pub(in crate::cli) transfer: TransferId,
-    pub(in crate::cli) watch: Watch,
-    pub(in crate::cli) stop: Stop,
+    pub(crate) transfer: TransferId,
+    pub(crate) watch: Watch,
+    pub(crate) stop: Stop,
     /// The filter on names of the sources.
     filter: Filter,
     /// The listed names below the only source, with `--files-from`.
     listed: Option<Vec<Listed>>,
     /// The buffer of a PoP to upload to, in place of its destination.
-    pub(in crate::cli) upload: Option<Upload>,
+    pub(crate) upload: Option<Upload>,
 }
 
 impl<'a> Run<'a> {
@@ -296,14 +296,14 @@ impl<'a> Run<'a> {
     }
 
     /// Redirects the sources to the buffer of a PoP.
-    pub(in crate::cli) fn send_to_buffer(&mut self, upload: Upload) -> Result<(), Error> {
+    pub(crate) fn send_to_buffer(&mut self, upload: Upload) -> Result<(), Error> {
         self.dialler = connect::dialler(self.context, &[&upload.home])?;
         self.upload = Some(upload);
         Ok(())
     }
 
     /// Moves the files, here and now, and reports.
-    pub(in crate::cli) fn to_end(&self) -> Result<u8, Error> {
+    pub(crate) fn to_end(&self) -> Result<u8, Error> {
         let started = Instant::now();
         let (summary, notes) = self.ended()?;
         let reported = self.report(&summary, notes, started.elapsed());
@@ -325,12 +325,7 @@ impl<'a> Run<'a> {
     }
 
     /// Prints the report and returns the exit status.
-    pub(in crate::cli) fn report(
-        &self,
-        summary: &Summary,
-        notes: Vec<Note>,
-        took: Duration,
-    ) -> Result<u8, Error> {
+    pub(crate) fn report(&self, summary: &Summary, notes: Vec<Note>, took: Duration) -> Result<u8, Error> {
         let Job { verb, options, common, .. } = self.job;
         let what = (&self.transfer, common.class());
         report::transferred(*verb, options.dry_run, summary, notes, took, what, self.context)
@@ -340,7 +335,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// `NotQueueable` if the destination is on this machine; the error why no destination can be planned.
-    pub(in crate::cli) fn submission(&self) -> Result<Submission, Error> {
+    pub(crate) fn submission(&self) -> Result<Submission, Error> {
         let Direction::Between(from, _) = &self.direction else {
             return Err(not_to_here(self.destination.shown()));
         };
@@ -348,11 +343,7 @@ impl<'a> Run<'a> {
     }
 
     /// The same, of sources at a site.
-    pub(in crate::cli) fn submission_from(
-        &self,
-        from: &SiteName,
-        send: OpenSend,
-    ) -> Result<Submission, Error> {
+    pub(crate) fn submission_from(&self, from: &SiteName, send: OpenSend) -> Result<Submission, Error> {
         let Spec::Remote(EndpointPath { site: to, .. }) = self.destination.clone() else {
             return Err(not_to_here(self.destination.shown()));
         };
@@ -367,7 +358,7 @@ impl<'a> Run<'a> {
     }
 
     /// Retries until it is done, stopped, refused, or lost for too long without progress.
-    pub(in crate::cli) fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
+    pub(crate) fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
         let limit = self.job.common.retry_for();
         let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
         let mut pause = FIRST_PAUSE;
@@ -696,7 +687,7 @@ impl<'a> Run<'a> {
     }
 
     /// The open request for sources at a site.
-    pub(in crate::cli) fn send_of(&self, offers: bool, sources: Vec<Source>) -> OpenSend {
+    pub(crate) fn send_of(&self, offers: bool, sources: Vec<Source>) -> OpenSend {
         OpenSend {
             transfer: self.transfer,
             sources,
@@ -715,7 +706,7 @@ impl<'a> Run<'a> {
     }
 
     /// Key of the job: the same command from the same machine is the same job.
-    pub(in crate::cli) fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         let host = rustix::system::uname();
         let local = matches!(self.direction, Direction::Up(_));
@@ -799,7 +790,7 @@ impl<'a> Run<'a> {
     }
 
     /// Placeholder names for the sources until the destination is known.
-    pub(in crate::cli) fn unnamed(&self) -> Vec<RelPath> {
+    pub(crate) fn unnamed(&self) -> Vec<RelPath> {
         vec![RelPath::root(); self.parts().count()]
     }
 
@@ -815,8 +806,9 @@ impl<'a> Run<'a> {
     fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
         let (base, layout) = self.look_at_local(path)?;
         if layout.make {
-            std::fs::create_dir(path)
-                .map_err(|error| crate::home::file_error("make directory", path, &error).at("client"))?;
+            std::fs::create_dir(path).map_err(|error| {
+                renkei_config::home::file_error("make directory", path, &error).at("client")
+            })?;
         }
         Ok((base, layout))
     }
@@ -826,7 +818,7 @@ impl<'a> Run<'a> {
             Ok(data) if data.is_dir() => Found::Dir,
             Ok(_) => Found::Other,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Nothing,
-            Err(error) => return Err(crate::home::file_error("look at", path, &error).at("client")),
+            Err(error) => return Err(renkei_config::home::file_error("look at", path, &error).at("client")),
         };
         let (parent, name) = split_local(path);
         let layout = self.lay_out(found, name.as_deref())?;
@@ -857,7 +849,7 @@ impl<'a> Run<'a> {
         ReceiveOptions { delete: options.delete && layout.into, filter: self.filter.clone(), ..options }
     }
 
-    pub(in crate::cli) fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
+    pub(crate) fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
         let mut sources = Sources::default();
         let root = |((spec, listed), to): ((&Spec, Option<&Listed>), RelPath)| match spec {
             Spec::Local { path, .. } => {

@@ -8,15 +8,11 @@ use super::copy_plan::Direction;
 use super::detach::{Detach, hand_in};
 use super::progress::Display;
 use super::transfer::{Run, Verb};
-use crate::catalogue::{hex_id, parse_id};
 use crate::cli::Context;
 use crate::cli::connect::own_site;
 use crate::cli::queue::asker::Asker;
-use crate::home::{make_dir, read_text, write_file};
-use crate::mover::Stop;
-use crate::mover::walk::Root;
-use crate::store::Detail;
-use crate::store::tree::disk_usage;
+use renkei_catalogue::{hex_id, parse_id};
+use renkei_config::home::{make_dir, read_text, write_file};
 use renkei_core::buffer::source;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
@@ -25,6 +21,10 @@ use renkei_core::path::{RelPath, SiteName, first_names};
 use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::{Source, TransferId};
 use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
+use renkei_mover::Stop;
+use renkei_mover::walk::Root;
+use renkei_store::Detail;
+use renkei_store::tree::disk_usage;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ use std::time::{Duration, Instant};
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The target of an upload, in place of the destination.
-pub(in crate::cli) struct Upload {
+pub(crate) struct Upload {
     /// The site whose PoP has the buffer.
-    pub(in crate::cli) home: SiteName,
+    pub(crate) home: SiteName,
 }
 
 /// Sends the files to the buffer, submits the transfer and prints its id.
-pub(in crate::cli) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
+pub(crate) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
     let home = own_site(context)?;
     if run.direction == Direction::Up(home.clone()) && !detach.is_after_others() {
         // The buffer's site is the destination: a direct copy leaves nothing to do later.

@@ -3,8 +3,8 @@
 use crate::cli::output::Report;
 use crate::cli::quantity::span;
 use crate::cli::remedy::{here, remedy};
-use crate::site::status::conditions::{Condition, Finding, Severity};
 use renkei_core::error::Error;
+use renkei_site::status::conditions::{Condition, Finding, Severity};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::cli) enum Level {
+pub(crate) enum Level {
     /// Correct.
     Ok,
     /// Works, and nothing needs to be done soon. In JSON it is a warning: programs know three levels.
@@ -26,7 +26,7 @@ pub(in crate::cli) enum Level {
 
 /// One check.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Check {
+pub(crate) struct Check {
     level: Level,
     what: String,
     found: String,
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Check {
 
 /// All checks so far.
 #[derive(Debug, Default, Serialize)]
-pub(in crate::cli) struct Checks {
+pub(crate) struct Checks {
     checks: Vec<Check>,
     ok: usize,
     warn: usize,
@@ -47,31 +47,31 @@ pub(in crate::cli) struct Checks {
 
 impl Checks {
     /// Records a success.
-    pub(in crate::cli) fn ok(&mut self, what: &str, found: impl Into<String>) {
+    pub(crate) fn ok(&mut self, what: &str, found: impl Into<String>) {
         self.ok += 1;
         self.push(Level::Ok, what, found.into(), None);
     }
 
     /// Records a success, and a possible improvement.
-    pub(in crate::cli) fn advise(&mut self, what: &str, found: impl Into<String>, advice: impl Into<String>) {
+    pub(crate) fn advise(&mut self, what: &str, found: impl Into<String>, advice: impl Into<String>) {
         self.ok += 1;
         self.push(Level::Ok, what, found.into(), Some(advice.into()));
     }
 
     /// Records a warning.
-    pub(in crate::cli) fn warn(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn warn(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.warn += 1;
         self.push(Level::Warn, what, found.into(), Some(remedy.into()));
     }
 
     /// Records information about something that will need action.
-    pub(in crate::cli) fn info(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn info(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.warn += 1;
         self.push(Level::Info, what, found.into(), Some(remedy.into()));
     }
 
     /// Records an expiry, at the level of its urgency.
-    pub(in crate::cli) fn ends(&mut self, what: &str, found: impl Into<String>, finding: Finding) {
+    pub(crate) fn ends(&mut self, what: &str, found: impl Into<String>, finding: Finding) {
         match finding.severity {
             Severity::Info => self.info(what, found, finding.remedy),
             Severity::Warning | Severity::Critical => self.warn(what, found, finding.remedy),
@@ -79,13 +79,13 @@ impl Checks {
     }
 
     /// Records a failure.
-    pub(in crate::cli) fn fail(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn fail(&mut self, what: &str, found: impl Into<String>, remedy: impl Into<String>) {
         self.fail += 1;
         self.push(Level::Fail, what, found.into(), Some(remedy.into()));
     }
 
     /// Records a failure by its error.
-    pub(in crate::cli) fn error(&mut self, what: &str, error: &Error) {
+    pub(crate) fn error(&mut self, what: &str, error: &Error) {
         self.fail(what, error.to_string(), remedy(error));
         if let Some(check) = self.checks.last_mut() {
             check.code = Some(error.code.to_string());
@@ -94,7 +94,7 @@ impl Checks {
     }
 
     /// Records a condition that the PoP itself reports.
-    pub(in crate::cli) fn condition(&mut self, condition: &Condition) {
+    pub(crate) fn condition(&mut self, condition: &Condition) {
         let lasts = span(condition.lasts(SystemTime::now()));
         let (what, found) = (condition.subject(), format!("{}; for {lasts}", condition.found));
         match condition.severity {
@@ -109,7 +109,7 @@ impl Checks {
     }
 
     /// The exit status: that of the first failure.
-    pub(in crate::cli) fn status(&self) -> u8 {
+    pub(crate) fn status(&self) -> u8 {
         self.checks.iter().find(|check| check.level == Level::Fail).map_or(0, |check| check.status)
     }
 

@@ -2,16 +2,16 @@
 //! the cards of trusted sites and the volumes. Keys are checked where they are read.
 
 use super::check::Checks;
-use crate::home::Home;
-use crate::store::passwd::user_name;
-use crate::store::strict_modes::{Exposed, ExposedBy, exposed};
+use renkei_config::home::Home;
 use renkei_core::path::quoted;
+use renkei_store::passwd::user_name;
+use renkei_store::strict_modes::{Exposed, ExposedBy, exposed};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub(in crate::cli) fn check(home: &Home, checks: &mut Checks) {
+pub(crate) fn check(home: &Home, checks: &mut Checks) {
     let what = "configuration files";
     // The caller may be another account than the PoP's.
     let pop = home.state_dir().metadata().map_or_else(|_| geteuid().as_raw(), |state| state.uid());

@@ -29,7 +29,7 @@ const TIME_ERROR: i32 = 5;
 
 /// The maximum autotuned buffers of a TCP socket, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Buffers {
+pub(crate) struct Buffers {
     receive: u64,
     send: u64,
     /// `tcp_adv_win_scale`.
@@ -38,7 +38,7 @@ pub(in crate::cli) struct Buffers {
 
 impl Buffers {
     /// Reads the limits; `None` where /proc does not have them.
-    pub(in crate::cli) fn read() -> Option<Self> {
+    pub(crate) fn read() -> Option<Self> {
         let third = |name: &str| sysctl(name)?.split_whitespace().nth(2)?.parse().ok();
         let scale = sysctl("net/ipv4/tcp_adv_win_scale").and_then(|text| text.trim().parse().ok());
         Some(Buffers {
@@ -59,12 +59,12 @@ impl Buffers {
     }
 
     /// Maximum rate of one stream, in bits per second.
-    pub(in crate::cli) fn single_stream(&self, rtt: Duration) -> f64 {
+    pub(crate) fn single_stream(&self, rtt: Duration) -> f64 {
         self.window() as f64 * 8.0 / rtt.as_secs_f64().max(1e-6)
     }
 
     /// The recommended settings, the same everywhere.
-    pub(in crate::cli) fn remedy() -> String {
+    pub(crate) fn remedy() -> String {
         format!(
             "for one fast stream over a long way put into {SYSCTL_FILE}: net.core.rmem_max = {RECOMMENDED_BUFFER}, \
              net.core.wmem_max = {RECOMMENDED_BUFFER}, net.ipv4.tcp_rmem = 4096 131072 {RECOMMENDED_BUFFER}, \
@@ -73,7 +73,7 @@ impl Buffers {
     }
 
     /// Checks whether one stream is fast enough at `rtt`, and reports its rate.
-    pub(in crate::cli) fn judge(&self, what: &str, rtt: Duration, checks: &mut Checks) {
+    pub(crate) fn judge(&self, what: &str, rtt: Duration, checks: &mut Checks) {
         let found = format!(
             "buffers up to {} receiving, {} sending: one stream reaches at most {} at {}",
             human(self.receive),
@@ -92,7 +92,7 @@ impl Buffers {
 }
 
 /// Checks this machine.
-pub(in crate::cli) fn check(checks: &mut Checks) {
+pub(crate) fn check(checks: &mut Checks) {
     check_buffers(checks);
     check_congestion_control(checks);
     check_queue(checks);
@@ -175,7 +175,7 @@ fn check_open_files(checks: &mut Checks) {
 }
 
 fn check_openat2(checks: &mut Checks) {
-    use crate::store::local::{AccessMode, LocalStore};
+    use renkei_store::local::{AccessMode, LocalStore};
     match LocalStore::open(std::path::Path::new("/"), AccessMode::ReadOnly) {
         Ok(_) => checks.ok("storage jail", "the kernel has openat2"),
         Err(error) => checks.error("storage jail", &error),

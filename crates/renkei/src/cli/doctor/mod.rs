@@ -13,22 +13,22 @@ use super::doctor::running_pop::Running;
 use super::doctor::{config_files as doctor_files, partner_site as doctor_site};
 use super::quantity::{counted, human, span};
 use super::remedy::remedy;
-use crate::config::{Config, Storage};
-use crate::home::Home;
-use crate::identity::account::Account;
-use crate::identity::certificate::utc;
-use crate::identity::credential::Credential;
-use crate::identity::{map, socket};
-use crate::site::status::health_checks::{certificate_ends, renewal_of_host, room_low};
-use crate::site::storage::free_space::Served;
-use crate::site::storage::identity as storage_identity;
-use crate::store::Store;
-use crate::store::local::{AccessMode, LocalStore};
-use crate::store::strict_modes::refuse_exposed;
+use renkei_config::home::Home;
+use renkei_config::{Config, Storage};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::AccountRule;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Space;
+use renkei_net::identity::account::Account;
+use renkei_net::identity::certificate::utc;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::{map, socket};
+use renkei_site::status::health_checks::{certificate_ends, renewal_of_host, room_low};
+use renkei_site::storage::free_space::Served;
+use renkei_site::storage::identity as storage_identity;
+use renkei_store::Store;
+use renkei_store::local::{AccessMode, LocalStore};
+use renkei_store::strict_modes::refuse_exposed;
 use rustix::fs::StatVfsMountFlags;
 use rustix::process::geteuid;
 use serde_json::json;
@@ -38,7 +38,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Journals older than this are abandoned; the PoP removes them at its next round.
-const ABANDONED_AFTER: Duration = crate::site::transfer::cleanup::ABANDONED_AFTER;
+const ABANDONED_AFTER: Duration = renkei_site::transfer::cleanup::ABANDONED_AFTER;
 
 /// Check this PoP and machine, or with SITE each step of the way to that site
 ///

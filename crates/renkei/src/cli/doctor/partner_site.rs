@@ -6,27 +6,27 @@ use super::kernel::Buffers;
 use crate::cli::Context;
 use crate::cli::connect::{keep_revocations, learn, tell, unexpected, user_home};
 use crate::cli::quantity::{human, milliseconds, span};
-use crate::config::Config;
-use crate::identity::certificate::{Facts, utc};
-use crate::identity::credential::Credential;
-use crate::identity::trust::Trust;
-use crate::mover::connect::dial::{DialHints, Dialler, Session};
-use crate::mover::connect::slow_connect::SlowConnectReporter;
-use crate::mover::connect::transport::{resolve, unreachable};
-use crate::net::socket::rtt;
-use crate::net::{CONNECT_TIMEOUT, unix_ms};
-use crate::site::partners::probes::SKEW_WORTH_A_WORD;
-use crate::site::status::health_checks::certificate_ends;
+use renkei_config::Config;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::message::{Reply, Request};
+use renkei_mover::connect::dial::{DialHints, Dialler, Session};
+use renkei_mover::connect::slow_connect::SlowConnectReporter;
+use renkei_mover::connect::transport::{resolve, unreachable};
+use renkei_net::identity::certificate::{Facts, utc};
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
+use renkei_net::socket::rtt;
+use renkei_net::{CONNECT_TIMEOUT, unix_ms};
+use renkei_site::partners::probes::SKEW_WORTH_A_WORD;
+use renkei_site::status::health_checks::certificate_ends;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Checks the way to `site`.
-pub(in crate::cli) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
+pub(crate) fn check(site: &SiteName, context: &Context, checks: &mut Checks) -> Result<(), Error> {
     let home = context.home()?;
     let silence = Config::load(&home)?.stall_timeout();
     let user_home = user_home(&home).unwrap_or_else(|_| home.clone());

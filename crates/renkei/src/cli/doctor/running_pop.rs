@@ -2,17 +2,17 @@
 
 use super::check::Checks;
 use crate::cli::quantity::{counted, span};
-use crate::config::Config;
-use crate::home::Home;
-use crate::identity::certificate::{Facts, utc};
-use crate::identity::socket;
-use crate::identity::trust::Trust;
-use crate::mover::connect::transport::unreachable;
-use crate::site::status::conditions::Condition;
-use crate::site::status::health_checks::certificate_ends;
-use crate::volume::volume_config;
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::Error;
 use renkei_core::wire::message::{AgentStatus, LineStatus};
+use renkei_mover::connect::transport::unreachable;
+use renkei_net::identity::certificate::{Facts, utc};
+use renkei_net::identity::socket;
+use renkei_net::identity::trust::Trust;
+use renkei_site::status::conditions::Condition;
+use renkei_site::status::health_checks::certificate_ends;
+use renkei_volume::volume_config;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
@@ -21,26 +21,26 @@ use std::time::{Duration, SystemTime};
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The reply of a running PoP, or the error why there is none.
-pub(in crate::cli) struct Running {
+pub(crate) struct Running {
     status: Result<Value, Error>,
     conditions: Vec<Condition>,
 }
 
 impl Running {
     /// Asks the PoP of a directory.
-    pub(in crate::cli) fn ask(home: &Home) -> Self {
+    pub(crate) fn ask(home: &Home) -> Self {
         let status = socket::request(&home.socket(), &json!({"op": "status"}));
         let told = status.as_ref().map(|status| status["conditions"].clone()).unwrap_or_default();
         Running { status, conditions: serde_json::from_value(told).unwrap_or_default() }
     }
 
     /// Whether the PoP itself reports a condition of this kind, so that no further check is needed.
-    pub(in crate::cli) fn tells_of(&self, what: &str, name: &str) -> bool {
+    pub(crate) fn tells_of(&self, what: &str, name: &str) -> bool {
         self.conditions.iter().any(|one| one.what == what && one.name == name)
     }
 
     /// Checks that it runs, its conditions, and its ports.
-    pub(in crate::cli) fn check(&self, home: &Home, config: &Config, checks: &mut Checks) {
+    pub(crate) fn check(&self, home: &Home, config: &Config, checks: &mut Checks) {
         match &self.status {
             Ok(status) => {
                 checks.ok("PoP", format!("answers at {}", home.socket().display()));
@@ -63,7 +63,7 @@ impl Running {
     }
 
     /// Reports the conditions of the PoP.
-    pub(in crate::cli) fn check_told(&self, checks: &mut Checks) {
+    pub(crate) fn check_told(&self, checks: &mut Checks) {
         self.conditions.iter().for_each(|condition| checks.condition(condition));
     }
 
@@ -95,7 +95,7 @@ impl Running {
 
 impl Running {
     /// Checks the authority certificates of this site and of its partners, other than those in its conditions.
-    pub(in crate::cli) fn check_authorities(&self, home: &Home, now: SystemTime, checks: &mut Checks) {
+    pub(crate) fn check_authorities(&self, home: &Home, now: SystemTime, checks: &mut Checks) {
         let trust = match Trust::load(home) {
             Ok(trust) => trust,
             Err(error) => return checks.error("trust", &error),
@@ -117,7 +117,7 @@ impl Running {
     }
 
     /// Checks the volumes, other than those in its conditions.
-    pub(in crate::cli) fn check_volumes(&self, home: &Home, checks: &mut Checks) {
+    pub(crate) fn check_volumes(&self, home: &Home, checks: &mut Checks) {
         let volumes = match volume_config::load(home) {
             Ok(volumes) => volumes,
             Err(error) => return checks.error("volumes", &error),
@@ -138,7 +138,7 @@ impl Running {
     }
 
     /// Checks the rules of drop folders, other than those in its conditions.
-    pub(in crate::cli) fn check_rules(&self, config: &Config, checks: &mut Checks) {
+    pub(crate) fn check_rules(&self, config: &Config, checks: &mut Checks) {
         for (name, rule) in config.rule.iter().filter(|(name, _)| !self.tells_of("rule", name)) {
             let what = format!("rule {name}");
             match config.check_rule(name, rule) {

@@ -4,12 +4,12 @@ use crate::cli::Context;
 use crate::cli::connect::{dialler, place};
 use crate::cli::output::{is_reader_gone, print_part};
 use crate::cli::volume::volume_path::Namespace;
-use crate::files::remote_files::{Config, RemoteDir, RemoteFiles};
-use crate::home::file_error;
+use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use renkei_core::wire::file::{Answer, Files, Handle, Op};
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,7 +32,7 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match print_all(args, context) {
         Err(error) if is_reader_gone(&error) => Ok(0),
         // Standard output carries only file content.
@@ -103,7 +103,7 @@ fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteF
 }
 
 /// The directory of a place, and its name there.
-pub(in crate::cli) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
+pub(crate) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
     let top = || Error::new(Code::IsADirectory, "open", place, "");
     let name = RelPath::parse(place.path.name().ok_or_else(top)?)?;
     let dir = Place { storage: place.storage.clone(), path: place.path.parent().unwrap_or_default() };

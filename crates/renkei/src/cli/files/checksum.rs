@@ -12,12 +12,12 @@ use crate::cli::connect::{place, unexpected};
 use crate::cli::glob;
 use crate::cli::output::{Report, print_part};
 use crate::cli::volume::volume_path::Namespace;
-use crate::mover::hex;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, RelPath, printable};
 use renkei_core::wire::message::{Algorithm, Reply, Request};
 use renkei_core::wire::volume::{AboutVolume, VolumeReply};
+use renkei_mover::hex;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -90,7 +90,7 @@ struct Sink {
     files: Vec<Line>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut sink = Sink { json: context.output.is_json(), files: Vec::new() };
     let mut namespace = Namespace::new(context);

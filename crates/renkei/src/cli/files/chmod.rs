@@ -5,11 +5,11 @@ use super::many::Many;
 use super::single::{self, FileSessions};
 use crate::cli::Context;
 use crate::cli::glob;
-use crate::files::remote_files::RemoteFiles;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Alteration, Item, Op};
+use renkei_mover::files::remote_files::RemoteFiles;
 use std::ffi::OsString;
 
 /// Change the permissions of files and directories at a site
@@ -122,7 +122,7 @@ impl Clause {
     }
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut sessions) = (Many::new(context), FileSessions::new(context));
     let mut changed = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |many, path| {

@@ -42,7 +42,7 @@ struct Listing {
     sizes: Sizes,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let paths = own_site_if_none(&args.paths, context)?;
     let mut many = Many::new(context);
     let mut storages = Vec::new();

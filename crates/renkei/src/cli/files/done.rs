@@ -19,7 +19,7 @@ struct Done {
 }
 
 /// Prints the report and returns the exit status; `word` is the action, as `removed`.
-pub(in crate::cli) fn done(
+pub(crate) fn done(
     word: &'static str,
     done: Vec<String>,
     many: &Many<'_>,

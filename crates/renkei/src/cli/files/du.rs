@@ -50,7 +50,7 @@ struct Listing {
     long: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut usage = Vec::new();
     many.each_argument(&glob::expanded(&args.paths, context)?, |many, argument| {
@@ -68,7 +68,7 @@ pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// The place, or for a site's root each of its storages.
-pub(in crate::cli) fn places(many: &mut Many<'_>, path: &EndpointPath) -> Result<Vec<EndpointPath>, Error> {
+pub(crate) fn places(many: &mut Many<'_>, path: &EndpointPath) -> Result<Vec<EndpointPath>, Error> {
     if path.place.is_some() {
         return Ok(vec![path.clone()]);
     }

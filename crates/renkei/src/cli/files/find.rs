@@ -93,7 +93,7 @@ fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 const SHORT_TESTS: [&str; 3] = ["-name", "-type", "-size"];
 
 /// Translates the single-dash tests of find(1) in a `renkei find` command line to this verb's options.
-pub(in crate::cli) fn translated(mut words: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn translated(mut words: Vec<OsString>) -> Vec<OsString> {
     // Of the global options only `--dir` has a value that is a word of its own.
     let mut before = words.iter().skip(1);
     let verb = loop {
@@ -198,7 +198,7 @@ impl Sink {
     }
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let tests = Tests::new(args, context.now())?;
     let mut sink = Sink { json: context.output.is_json(), tests, found: Vec::new(), short: false };

@@ -31,7 +31,7 @@ pub struct Args {
     symbolic: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (many, mut sessions) = (Many::new(context), FileSessions::new(context));
     let mut make = || -> Result<String, Error> {
         let link = remote(&args.link, context)?;

@@ -1,20 +1,20 @@
 //! Digests of local files, for `renkei checksum` on local paths.
 
-use crate::home::file_error;
-use crate::mover::Stop;
-use crate::site::files::checksum as digest;
-use crate::store::local::{AccessMode, LocalStore};
-use crate::store::{Detail, Dir, Store};
+use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Algorithm;
+use renkei_mover::Stop;
+use renkei_site::files::checksum as digest;
+use renkei_store::local::{AccessMode, LocalStore};
+use renkei_store::{Detail, Dir, Store};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Digest of one file; a symbolic link is followed.
-pub(in crate::cli) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
+pub(crate) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
     let real = path.canonicalize().map_err(|error| file_error("open", path, &error))?;
     let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
         return Err(Error::new(Code::IsADirectory, "open", path.display(), ""));
@@ -32,7 +32,7 @@ pub(in crate::cli) fn checksum(path: &Path, algorithm: Algorithm) -> Result<Vec<
 ///
 /// # Errors
 /// Errors of reading `path` itself, or those of `on_file`.
-pub(in crate::cli) fn checksums(
+pub(crate) fn checksums(
     path: &Path,
     algorithm: Algorithm,
     mut on_file: impl FnMut(&RelPath, Result<Vec<u8>, Error>) -> Result<(), Error>,

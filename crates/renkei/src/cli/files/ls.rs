@@ -57,7 +57,7 @@ pub struct Args {
     sizes: Sizes,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let paths = glob::expanded(&own_site_if_none(&args.paths, context)?, context)?;
     let mut many = Many::new(context);
     let mut printer = Printer {
@@ -211,7 +211,7 @@ fn sort(rows: &mut [Row], args: &Args) {
 }
 
 /// The place of a name in a directory; in a site's root the names are storages.
-pub(in crate::cli) fn child(path: &EndpointPath, name: &[u8]) -> Result<EndpointPath, Error> {
+pub(crate) fn child(path: &EndpointPath, name: &[u8]) -> Result<EndpointPath, Error> {
     let place = match &path.place {
         Some(place) => Place { storage: place.storage.clone(), path: place.path.child(name)? },
         None => Place { storage: String::from_utf8_lossy(name).into_owned(), path: RelPath::root() },

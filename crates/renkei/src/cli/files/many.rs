@@ -5,16 +5,16 @@
 
 use crate::cli::output::{error_json, is_reader_gone};
 use crate::cli::{Context, connect};
-use crate::mover::connect::dial::Session;
 use renkei_core::error::{Error, Kind};
 use renkei_core::path::{EndpointPath, SiteName, printable};
 use renkei_core::wire::message::{Reply, Request};
+use renkei_mover::connect::dial::Session;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 /// The state of such a command.
-pub(in crate::cli) struct Many<'c> {
+pub(crate) struct Many<'c> {
     context: &'c Context,
     sessions: BTreeMap<SiteName, Result<Session, Error>>,
     failures: Vec<serde_json::Value>,
@@ -23,7 +23,7 @@ pub(in crate::cli) struct Many<'c> {
 
 impl<'c> Many<'c> {
     /// The initial state.
-    pub(in crate::cli) fn new(context: &'c Context) -> Self {
+    pub(crate) fn new(context: &'c Context) -> Self {
         Many { context, sessions: BTreeMap::new(), failures: Vec::new(), status: 0 }
     }
 
@@ -31,7 +31,7 @@ impl<'c> Many<'c> {
     ///
     /// # Errors
     /// The failure of the only path.
-    pub(in crate::cli) fn each(
+    pub(crate) fn each(
         &mut self,
         paths: &[OsString],
         mut work: impl FnMut(&mut Self, &EndpointPath) -> Result<(), Error>,
@@ -41,7 +41,7 @@ impl<'c> Many<'c> {
 
     /// Does `work` on each argument, of any kind, until the reader of its output is gone; errors as in
     /// [`Many::each`].
-    pub(in crate::cli) fn each_argument(
+    pub(crate) fn each_argument(
         &mut self,
         paths: &[OsString],
         mut work: impl FnMut(&mut Self, &OsString) -> Result<(), Error>,
@@ -58,7 +58,7 @@ impl<'c> Many<'c> {
     }
 
     /// Prints and counts a failure.
-    pub(in crate::cli) fn fail(&mut self, path: String, error: &Error) {
+    pub(crate) fn fail(&mut self, path: String, error: &Error) {
         let mut json = error_json(error)["error"].take();
         json["path"] = path.into();
         let status = error.kind().exit_status();
@@ -73,7 +73,7 @@ impl<'c> Many<'c> {
     }
 
     /// The session with a site; one that could not be opened is not retried.
-    pub(in crate::cli) fn session(&mut self, site: &SiteName) -> Result<&mut Session, Error> {
+    pub(crate) fn session(&mut self, site: &SiteName) -> Result<&mut Session, Error> {
         if !self.sessions.contains_key(site) {
             self.sessions.insert(site.clone(), connect::session(self.context, site));
         }
@@ -82,13 +82,13 @@ impl<'c> Many<'c> {
     }
 
     /// Sends a request to a site; a lost session is reopened for the next request.
-    pub(in crate::cli) fn ask(&mut self, site: &SiteName, request: Request) -> Result<Reply, Error> {
+    pub(crate) fn ask(&mut self, site: &SiteName, request: Request) -> Result<Reply, Error> {
         let outcome = self.session(site)?.ask(request);
         self.keep_or_drop(site, outcome)
     }
 
     /// Sends a request without a result.
-    pub(in crate::cli) fn ask_done(&mut self, site: &SiteName, request: Request) -> Result<(), Error> {
+    pub(crate) fn ask_done(&mut self, site: &SiteName, request: Request) -> Result<(), Error> {
         match self.ask(site, request)? {
             Reply::Done => Ok(()),
             other => Err(connect::unexpected(&other)),
@@ -96,11 +96,7 @@ impl<'c> Many<'c> {
     }
 
     /// Passes an outcome on and drops the session if the outcome means that it is lost.
-    pub(in crate::cli) fn keep_or_drop<T>(
-        &mut self,
-        site: &SiteName,
-        outcome: Result<T, Error>,
-    ) -> Result<T, Error> {
+    pub(crate) fn keep_or_drop<T>(&mut self, site: &SiteName, outcome: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &outcome
             && error.side == "client"
         {
@@ -110,12 +106,12 @@ impl<'c> Many<'c> {
     }
 
     /// The failures so far, as `--json` lists them.
-    pub(in crate::cli) fn failures(&self) -> &[serde_json::Value] {
+    pub(crate) fn failures(&self) -> &[serde_json::Value] {
         &self.failures
     }
 
     /// The exit status.
-    pub(in crate::cli) fn status(&self) -> u8 {
+    pub(crate) fn status(&self) -> u8 {
         self.status
     }
 }

@@ -19,7 +19,7 @@ pub struct Args {
     parents: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut made = Vec::new();
     many.each(&args.paths, |many, path| {

@@ -8,7 +8,7 @@ use crate::cli::connect::{place, remote, unexpected, written};
 use crate::cli::copy::copy_plan::Spec;
 use crate::cli::copy::transfer::{Common, Job, Verb};
 use crate::cli::glob;
-use crate::home::file_error;
+use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::EndpointPath;
@@ -32,7 +32,7 @@ pub struct Args {
     destination: OsString,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let sources = glob::expanded(&args.sources, context)?;
     let all = [&*sources, std::slice::from_ref(&args.destination)].concat();

@@ -5,10 +5,10 @@ use super::done::done;
 use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place, remote};
-use crate::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::{Answer, Files, Op, Start};
 use renkei_core::wire::violation;
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use std::ffi::OsString;
 use std::io::{self, Read};
 
@@ -34,7 +34,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     if mode > 0o777 { Err("three octal digits, as 644".into()) } else { Ok(mode) }
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let path = remote(&args.path, context)?;
     let shown = path.to_string();
     let (dir, name) = split(&place(&path)?)?;

@@ -25,7 +25,7 @@ pub struct Args {
     force: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut removed = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |many, path| {

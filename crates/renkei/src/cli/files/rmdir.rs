@@ -17,7 +17,7 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut sessions) = (Many::new(context), FileSessions::new(context));
     let mut removed = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |_, path| {

@@ -9,16 +9,16 @@ use std::io::{self, Write};
 
 /// One entry; the schema is in docs/json.md.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Row {
+pub(crate) struct Row {
     /// Its name, or the path of the request; printable.
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// The name's bytes, if `name` is not exactly them.
     name_hex: Option<String>,
     #[serde(rename = "type")]
-    pub(in crate::cli) kind: &'static str,
+    pub(crate) kind: &'static str,
     /// Permission bits, octal.
     mode: String,
-    pub(in crate::cli) size: u64,
+    pub(crate) size: u64,
     mtime: String,
     mtime_unix: i64,
     mtime_nanos: u32,
@@ -27,16 +27,16 @@ pub(in crate::cli) struct Row {
     target: Option<String>,
     target_hex: Option<String>,
     #[serde(skip)]
-    pub(in crate::cli) raw_name: Vec<u8>,
+    pub(crate) raw_name: Vec<u8>,
     #[serde(skip)]
     bits: u32,
     #[serde(skip)]
-    pub(in crate::cli) time: FileTime,
+    pub(crate) time: FileTime,
 }
 
 impl Row {
     /// The row of an entry under a name.
-    pub(in crate::cli) fn new(entry: &Entry, name: &[u8]) -> Self {
+    pub(crate) fn new(entry: &Entry, name: &[u8]) -> Self {
         let target = match &entry.kind {
             EntryKind::Symlink { target } => Some(target.as_slice()),
             EntryKind::HardLink { to } => Some(to.as_bytes()),
@@ -62,7 +62,7 @@ impl Row {
     }
 
     /// Type and permissions as `ls -l` writes them.
-    pub(in crate::cli) fn mode_text(&self) -> String {
+    pub(crate) fn mode_text(&self) -> String {
         let letter = match self.kind {
             "file" => '-',
             "directory" => 'd',
@@ -73,18 +73,18 @@ impl Row {
     }
 
     /// Octal permissions.
-    pub(in crate::cli) fn mode(&self) -> &str {
+    pub(crate) fn mode(&self) -> &str {
         &self.mode
     }
 
     /// Owner and group, `?` where the site does not report them.
-    pub(in crate::cli) fn owners(&self) -> (&str, &str) {
+    pub(crate) fn owners(&self) -> (&str, &str) {
         let (owner, group) = (shown(&self.owner), shown(&self.group));
         (owner, group)
     }
 
     /// ` -> target` for a link.
-    pub(in crate::cli) fn arrow(&self) -> String {
+    pub(crate) fn arrow(&self) -> String {
         self.target.as_ref().map(|target| format!(" -> {target}")).unwrap_or_default()
     }
 }
@@ -94,7 +94,7 @@ fn shown(name: &str) -> &str {
 }
 
 /// Writes rows as `ls -l` does, with columns as wide as these rows need.
-pub(in crate::cli) fn write_long(rows: &[Row], sizes: Sizes, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_long(rows: &[Row], sizes: Sizes, out: &mut dyn Write) -> io::Result<()> {
     let width = |text: &dyn Fn(&Row) -> usize| rows.iter().map(text).max().unwrap_or(0);
     let owner = width(&|row| row.owners().0.chars().count());
     let group = width(&|row| row.owners().1.chars().count());
@@ -113,8 +113,8 @@ pub(in crate::cli) fn write_long(rows: &[Row], sizes: Sizes, out: &mut dyn Write
 }
 
 /// Hexadecimal form of bytes that differ from their printable form.
-pub(in crate::cli) fn hex_unless_plain(bytes: &[u8]) -> Option<String> {
-    (printable(bytes).as_bytes() != bytes).then(|| crate::mover::hex(bytes))
+pub(crate) fn hex_unless_plain(bytes: &[u8]) -> Option<String> {
+    (printable(bytes).as_bytes() != bytes).then(|| renkei_mover::hex(bytes))
 }
 
 fn kind(kind: &EntryKind) -> &'static str {

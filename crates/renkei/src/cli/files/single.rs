@@ -3,30 +3,27 @@
 use super::cat::split;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place};
-use crate::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::wire::file::{Answer, Files, Item, Op};
 use renkei_core::wire::violation;
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use std::collections::HashMap;
 
 /// The file sessions of one command.
-pub(in crate::cli) struct FileSessions<'c> {
+pub(crate) struct FileSessions<'c> {
     context: &'c Context,
     open: HashMap<(SiteName, Place), RemoteFiles>,
 }
 
 impl<'c> FileSessions<'c> {
     /// Without open sessions.
-    pub(in crate::cli) fn new(context: &'c Context) -> Self {
+    pub(crate) fn new(context: &'c Context) -> Self {
         FileSessions { context, open: HashMap::new() }
     }
 
     /// The session of the parent directory of `path`, and the name there; a storage itself has none.
-    pub(in crate::cli) fn parent_of(
-        &mut self,
-        path: &EndpointPath,
-    ) -> Result<(&RemoteFiles, RelPath), Error> {
+    pub(crate) fn parent_of(&mut self, path: &EndpointPath) -> Result<(&RemoteFiles, RelPath), Error> {
         let (dir, name) = split(&place(path)?)?;
         let key = (path.site.clone(), dir.clone());
         if !self.open.contains_key(&key) {
@@ -39,7 +36,7 @@ impl<'c> FileSessions<'c> {
 }
 
 /// Runs an operation that is answered with an item.
-pub(in crate::cli) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
+pub(crate) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
     match files.operate(op, b"")? {
         Answer::Item(item) => Ok(item),
         other => Err(violation("answer", format_args!("{other:?}"))),
@@ -47,7 +44,7 @@ pub(in crate::cli) fn item(files: &RemoteFiles, op: Op) -> Result<Item, Error> {
 }
 
 /// Runs an operation without a result.
-pub(in crate::cli) fn done(files: &RemoteFiles, op: Op) -> Result<(), Error> {
+pub(crate) fn done(files: &RemoteFiles, op: Op) -> Result<(), Error> {
     match files.operate(op, b"")? {
         Answer::Done => Ok(()),
         other => Err(violation("answer", format_args!("{other:?}"))),
@@ -55,7 +52,7 @@ pub(in crate::cli) fn done(files: &RemoteFiles, op: Op) -> Result<(), Error> {
 }
 
 /// The entries of a directory.
-pub(in crate::cli) fn list(files: &RemoteFiles, dir: &RelPath) -> Result<Vec<Item>, Error> {
+pub(crate) fn list(files: &RemoteFiles, dir: &RelPath) -> Result<Vec<Item>, Error> {
     let Answer::Opened { handle, .. } = files.operate(Op::OpenDir(dir.clone()), b"")? else {
         return Err(Error::new(Code::NotADirectory, "list", dir, ""));
     };

@@ -46,7 +46,7 @@ struct Listing {
     failures: Vec<serde_json::Value>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut many = Many::new(context);
     let mut entries = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |many, path| {

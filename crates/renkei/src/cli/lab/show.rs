@@ -3,11 +3,11 @@
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::cli::quantity::{bit_rate, counted, human, span};
-use crate::lab::control::{LinkStatus, SiteStatus, Snapshot, snapshot};
-use crate::lab::folder::LabFolder;
-use crate::lab::shape::Queue;
-use crate::lab::topology::Gate;
 use renkei_core::error::Error;
+use renkei_lab::control::{LinkStatus, SiteStatus, Snapshot, snapshot};
+use renkei_lab::folder::LabFolder;
+use renkei_lab::shape::Queue;
+use renkei_lab::topology::Gate;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -40,7 +40,7 @@ struct Measured {
     rate_now_bits: f64,
 }
 
-pub(in crate::cli) fn show(folder: &LabFolder, watch: bool, context: &Context) -> Result<u8, Error> {
+pub(crate) fn show(folder: &LabFolder, watch: bool, context: &Context) -> Result<u8, Error> {
     let mut before = snapshot(folder)?;
     let mut pause = MEASURE;
     loop {
@@ -143,13 +143,13 @@ impl Measured {
 
 /// The links after `set`.
 #[derive(Serialize)]
-pub(in crate::cli) struct Changed {
+pub(crate) struct Changed {
     name: String,
     links: Vec<LinkStatus>,
 }
 
 impl Changed {
-    pub(in crate::cli) fn new(snapshot: Snapshot, chosen: &str, folder: &LabFolder) -> Result<Self, Error> {
+    pub(crate) fn new(snapshot: Snapshot, chosen: &str, folder: &LabFolder) -> Result<Self, Error> {
         let topology = folder.state()?.topology;
         let names: Vec<String> =
             topology.select(chosen)?.into_iter().map(|at| topology.link_name(&topology.links[at])).collect();
@@ -177,7 +177,7 @@ fn settings(link: &LinkStatus) -> String {
 
 /// The labs of this machine.
 #[derive(Serialize)]
-pub(in crate::cli) struct Listing {
+pub(crate) struct Listing {
     labs: Vec<Row>,
 }
 
@@ -190,7 +190,7 @@ struct Row {
 }
 
 impl Listing {
-    pub(in crate::cli) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let row = |name: String| {
             let state = LabFolder::of(&name).and_then(|folder| folder.state()).ok();
             let running = state.as_ref().is_some_and(|state| state.is_alive());

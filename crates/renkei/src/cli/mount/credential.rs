@@ -5,24 +5,24 @@ use crate::cli::connect::dialler_of;
 use crate::cli::login;
 use crate::cli::login::socket;
 use crate::cli::output::{Report, print};
-use crate::home::Home;
-use crate::identity::authority::Authority;
-use crate::identity::authority::issued;
-use crate::identity::authority::rotation::is_of_another;
-use crate::identity::certificate::{unix_seconds, utc};
-use crate::identity::credential::Credential;
-use crate::identity::login::SshRoute;
-use crate::identity::mounting;
-use crate::identity::socket::{LINE_LIMIT, reply_line};
-use crate::identity::trust::card::SiteCard;
-use crate::identity::trust::former_names;
-use crate::identity::trust::{Added, Trust, home_of_user};
 use clap::Subcommand;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
+use renkei_net::identity::authority::Authority;
+use renkei_net::identity::authority::issued;
+use renkei_net::identity::authority::rotation::is_of_another;
+use renkei_net::identity::certificate::{unix_seconds, utc};
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::login::SshRoute;
+use renkei_net::identity::mounting;
+use renkei_net::identity::socket::{LINE_LIMIT, reply_line};
+use renkei_net::identity::trust::card::SiteCard;
+use renkei_net::identity::trust::former_names;
+use renkei_net::identity::trust::{Added, Trust, home_of_user};
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -106,7 +106,7 @@ struct Listing {
     mounts: Vec<Row>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     match &args.action {
         Action::Grant { name, user, ssh, pop, csr_stdin } => {
@@ -140,7 +140,7 @@ pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 }
 
 /// The operation in errors of a revocation.
-pub(in crate::cli) const REVOKE: &str = "revoke mount credential";
+pub(crate) const REVOKE: &str = "revoke mount credential";
 
 fn unknown(name: &str) -> Error {
     let cause =
@@ -209,7 +209,7 @@ impl Report for Listing {
 // --------------------------------------------------------------------------------------
 
 /// Starts the thread that renews the credential of this directory's mounts while the process lives.
-pub(in crate::cli) fn spawn_renewal(context: &Context) -> Result<(), Error> {
+pub(crate) fn spawn_renewal(context: &Context) -> Result<(), Error> {
     let context = context.clone();
     let (mut last, mut asked) = (None, None::<Instant>);
     let work = move || loop {

@@ -1,7 +1,7 @@
 //! `renkei mount`: files of sites as a file system of this machine.
 
 pub(crate) mod credential;
-pub(crate) mod helper;
+pub(crate) mod fstab;
 pub(crate) mod umount;
 
 use super::Context;
@@ -9,20 +9,21 @@ use super::connect::{dialler_of, own_site, site_or_place, unexpected};
 use super::login::socket;
 use super::mount::credential::spawn_renewal;
 use super::output::Report;
-use crate::files::remote_files;
-use crate::files::remote_files::{Config, FreshDialler, RemoteDir, RemoteFiles, until_it_passes};
-use crate::home::{file_error, make_dir};
-use crate::identity::credential::Credential;
-use crate::mount::Options;
-use crate::mount::mountpoint::{self, Stop};
-use crate::mount::preflight;
-use crate::mount::union_files::UnionFiles;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use renkei_config::home::{file_error, make_dir};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use renkei_core::wire::file::{Consistency, Files};
 use renkei_core::wire::message::{Identity, Reply, Request};
+use renkei_mount::Options;
+use renkei_mount::mountpoint;
+use renkei_mount::mountpoint::Stop;
+use renkei_mount::preflight;
+use renkei_mount::union_files::UnionFiles;
+use renkei_mover::files::remote_files;
+use renkei_mover::files::remote_files::{Config, FreshDialler, RemoteDir, RemoteFiles, until_it_passes};
+use renkei_net::identity::credential::Credential;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -2,8 +2,8 @@
 
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::mount::mountpoint::{UnmountMode, unmount};
 use renkei_core::error::Error;
+use renkei_mount::mountpoint::{UnmountMode, unmount};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ struct Unmounted {
     unmounted: Vec<PathBuf>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let how = if args.lazy { UnmountMode::Lazy } else { UnmountMode::Orderly };
     args.points.iter().try_for_each(|point| unmount(point, how))?;
     context.output.done(&Unmounted { unmounted: args.points.clone() })?;

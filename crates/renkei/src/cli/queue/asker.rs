@@ -3,8 +3,6 @@
 
 use crate::cli::connect::{own_site, session, unexpected};
 use crate::cli::{Context, login};
-use crate::identity::socket;
-use crate::mover::connect::dial::Session;
 use renkei_core::error::Error;
 use renkei_core::queue::Change;
 use renkei_core::wire::buffer::{BufferStatus, Room};
@@ -12,11 +10,13 @@ use renkei_core::wire::message::{EntryFailure, Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
 use renkei_core::wire::unfinished::{UnfinishedReply, Wish};
 use renkei_core::wire::{decode, violation};
+use renkei_mover::connect::dial::Session;
+use renkei_net::identity::socket;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// The client of a queue.
-pub(in crate::cli) struct Asker<'c> {
+pub(crate) struct Asker<'c> {
     context: &'c Context,
     /// As the administrator of the PoP of this machine.
     all: bool,
@@ -25,12 +25,12 @@ pub(in crate::cli) struct Asker<'c> {
 
 impl<'c> Asker<'c> {
     /// With `all`, as the administrator, who sees the transfers of all users.
-    pub(in crate::cli) fn new(context: &'c Context, all: bool) -> Self {
+    pub(crate) fn new(context: &'c Context, all: bool) -> Self {
         Asker { context, all, session: None }
     }
 
     /// One page of the list.
-    pub(in crate::cli) fn transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
+    pub(crate) fn transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "transfers", "listed": listed}));
         }
@@ -41,7 +41,7 @@ impl<'c> Asker<'c> {
     }
 
     /// The whole list.
-    pub(in crate::cli) fn all_transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
+    pub(crate) fn all_transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
         let (mut all, mut listed) = (Vec::new(), listed.clone());
         loop {
             let part = self.transfers(&listed)?;
@@ -52,7 +52,7 @@ impl<'c> Asker<'c> {
     }
 
     /// The history of one, by the first digits of its id.
-    pub(in crate::cli) fn story(&mut self, digits: &str) -> Result<Story, Error> {
+    pub(crate) fn story(&mut self, digits: &str) -> Result<Story, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "transfer", "id": digits}));
         }
@@ -63,11 +63,7 @@ impl<'c> Asker<'c> {
     }
 
     /// One page of a transfer's failed files, each with its number: those after a number.
-    pub(in crate::cli) fn failures(
-        &mut self,
-        id: TransferId,
-        after: u64,
-    ) -> Result<Vec<(u64, EntryFailure)>, Error> {
+    pub(crate) fn failures(&mut self, id: TransferId, after: u64) -> Result<Vec<(u64, EntryFailure)>, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "failures", "id": id, "after": after}));
         }
@@ -78,7 +74,7 @@ impl<'c> Asker<'c> {
     }
 
     /// Changes the state of one.
-    pub(in crate::cli) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
+    pub(crate) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "change", "id": id, "change": change}));
         }
@@ -89,7 +85,7 @@ impl<'c> Asker<'c> {
     }
 
     /// Renews the credential of one.
-    pub(in crate::cli) fn renew(&mut self, id: TransferId) -> Result<(), Error> {
+    pub(crate) fn renew(&mut self, id: TransferId) -> Result<(), Error> {
         match self.ask(Request::Renew(id))? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
@@ -97,7 +93,7 @@ impl<'c> Asker<'c> {
     }
 
     /// Submits one.
-    pub(in crate::cli) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
+    pub(crate) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
         match self.ask(Request::Submit(vec![submission]))? {
             Reply::Submitted(mut answers) if answers.len() == 1 => answers.remove(0),
             other => Err(unexpected(&other)),
@@ -105,12 +101,7 @@ impl<'c> Asker<'c> {
     }
 
     /// Requests space in the buffer.
-    pub(in crate::cli) fn reserve(
-        &mut self,
-        transfer: TransferId,
-        bytes: u64,
-        waits: bool,
-    ) -> Result<Room, Error> {
+    pub(crate) fn reserve(&mut self, transfer: TransferId, bytes: u64, waits: bool) -> Result<Room, Error> {
         match self.ask(Request::Reserve { transfer, bytes, waits })? {
             Reply::Room(room) => Ok(room),
             other => Err(unexpected(&other)),
@@ -118,7 +109,7 @@ impl<'c> Asker<'c> {
     }
 
     /// The content of the buffer.
-    pub(in crate::cli) fn buffer(&mut self) -> Result<BufferStatus, Error> {
+    pub(crate) fn buffer(&mut self) -> Result<BufferStatus, Error> {
         if self.all {
             return self.ask_socket(&json!({"op": "buffer"}));
         }
@@ -129,7 +120,7 @@ impl<'c> Asker<'c> {
     }
 
     /// The unfinished copies of all users at the PoP of this machine, for its administrator.
-    pub(in crate::cli) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
+    pub(crate) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
         self.ask_socket(&json!({"op": "unfinished", "what": what}))
     }
 

@@ -2,14 +2,14 @@
 
 use super::asker::Asker;
 use super::queued::{SHORT, moment, until};
-use crate::catalogue::hex_id;
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::cli::quantity::{human, span};
-use crate::net::unix_ms;
+use renkei_catalogue::hex_id;
 use renkei_core::buffer::Shortage;
 use renkei_core::error::Error;
 use renkei_core::wire::buffer::{BufferStatus, Piece, Stage, Waiter};
+use renkei_net::unix_ms;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ struct Shown {
     raw: BufferStatus,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let status = Asker::new(context, args.all).buffer()?;
     context.output.answer(&Shown::new(status))?;
     Ok(0)

@@ -1,10 +1,10 @@
 //! `renkei cancel`, `pause`, `resume` and `retry`: change queued transfers.
 
 use super::asker::Asker;
-use crate::catalogue::{hex_id, parse_id};
 use crate::cli::Context;
 use crate::cli::files::many::Many;
 use crate::cli::output::Report;
+use renkei_catalogue::{hex_id, parse_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::Change;
 use renkei_core::wire::message::TransferId;
@@ -33,7 +33,7 @@ struct Changed {
     failures: Vec<Value>,
 }
 
-pub(in crate::cli) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(change: Change, args: &Args, context: &Context) -> Result<u8, Error> {
     let (name, shown) = match change {
         Change::Cancel => ("cancel", "cancelled"),
         Change::Pause => ("pause", "paused"),
@@ -44,7 +44,7 @@ pub(in crate::cli) fn run(change: Change, args: &Args, context: &Context) -> Res
 }
 
 /// `renkei renew ID`: renews the credentials of transfers.
-pub(in crate::cli) fn renew(ids: &[OsString], context: &Context) -> Result<u8, Error> {
+pub(crate) fn renew(ids: &[OsString], context: &Context) -> Result<u8, Error> {
     each(ids, false, ("renew", "renewed"), context, |asker, id| asker.renew(id))
 }
 

@@ -10,7 +10,7 @@ const LEAST: Duration = Duration::from_millis(500);
 
 /// The previous samples, by transfer.
 #[derive(Default)]
-pub(in crate::cli) struct Paces(HashMap<TransferId, Seen>);
+pub(crate) struct Paces(HashMap<TransferId, Seen>);
 
 struct Seen {
     at: Instant,
@@ -20,7 +20,7 @@ struct Seen {
 
 impl Paces {
     /// The bytes per second of a transfer, once there are two samples.
-    pub(in crate::cli) fn rate(&mut self, id: TransferId, progress: &Progress, now: Instant) -> Option<u64> {
+    pub(crate) fn rate(&mut self, id: TransferId, progress: &Progress, now: Instant) -> Option<u64> {
         let bytes = progress.bytes_moved;
         let seen = self.0.entry(id).or_insert(Seen { at: now, bytes, rate: None });
         // Another attempt starts at zero.
@@ -35,17 +35,17 @@ impl Paces {
 }
 
 /// Bytes per second.
-pub(in crate::cli) fn rate(bytes: u64, took: Duration) -> Option<u64> {
+pub(crate) fn rate(bytes: u64, took: Duration) -> Option<u64> {
     (!took.is_zero()).then(|| (bytes as f64 / took.as_secs_f64()) as u64)
 }
 
 /// Bytes at the destination, as far as known.
-pub(in crate::cli) fn bytes_there(progress: &Progress) -> u64 {
+pub(crate) fn bytes_there(progress: &Progress) -> u64 {
     progress.bytes_done.max(progress.bytes_moved).min(progress.bytes_found)
 }
 
 /// Percent, rate and time left, as far as known.
-pub(in crate::cli) fn text(progress: &Progress, rate: Option<u64>) -> String {
+pub(crate) fn text(progress: &Progress, rate: Option<u64>) -> String {
     let there = bytes_there(progress);
     let left = progress.bytes_found - there;
     let percent = (progress.bytes_found > 0).then(|| format!("{} %", there * 100 / progress.bytes_found));

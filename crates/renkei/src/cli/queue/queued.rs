@@ -1,10 +1,10 @@
 //! The display of a queued transfer.
 
 use super::pace::{self, Paces};
-use crate::catalogue::hex_id;
 use crate::cli::output::error_json;
 use crate::cli::quantity::{counted, human, span};
 use crate::cli::time::{local, utc};
+use renkei_catalogue::hex_id;
 use renkei_core::entry::FileTime;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
@@ -17,16 +17,16 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Digits of an id in lists.
-pub(in crate::cli) const SHORT: usize = 8;
+pub(crate) const SHORT: usize = 8;
 
 /// One transfer; the schema is in docs/json.md.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct Shown {
-    pub(in crate::cli) id: String,
+pub(crate) struct Shown {
+    pub(crate) id: String,
     owner: String,
     from: String,
     to: String,
-    pub(in crate::cli) state: State,
+    pub(crate) state: State,
     stopping: bool,
     reason: Option<Value>,
     waits_for: u32,
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Shown {
 
 impl Shown {
     /// The display form of a queued transfer.
-    pub(in crate::cli) fn new(raw: Queued) -> Self {
+    pub(crate) fn new(raw: Queued) -> Self {
         let queued = raw.clone();
         Shown {
             id: hex_id(&queued.id),
@@ -77,14 +77,14 @@ impl Shown {
     }
 
     /// With its rate since the previous look.
-    pub(in crate::cli) fn paced(mut self, paces: &mut Paces) -> Self {
+    pub(crate) fn paced(mut self, paces: &mut Paces) -> Self {
         let progress = self.progress.filter(|_| self.state == State::Running);
         self.rate = progress.and_then(|progress| paces.rate(self.raw.id, &progress, Instant::now()));
         self
     }
 
     /// With its average rate since its attempt began.
-    pub(in crate::cli) fn since(mut self, started_ms: u64) -> Self {
+    pub(crate) fn since(mut self, started_ms: u64) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let took = now.saturating_sub(Duration::from_millis(started_ms));
         let progress = self.progress.filter(|_| self.state == State::Running);
@@ -93,18 +93,18 @@ impl Shown {
     }
 
     /// The progress and rate of a running transfer.
-    pub(in crate::cli) fn pace_text(&self) -> Option<String> {
+    pub(crate) fn pace_text(&self) -> Option<String> {
         let text = self.progress.map(|progress| pace::text(&progress, self.rate));
         text.filter(|text| !text.is_empty())
     }
 
     /// The reason why it waits or failed.
-    pub(in crate::cli) fn reason(&self) -> Option<&Error> {
+    pub(crate) fn reason(&self) -> Option<&Error> {
         self.raw.reason.as_ref()
     }
 
     /// The hops of a transfer through the buffer, with their states.
-    pub(in crate::cli) fn hops(&self) -> Vec<String> {
+    pub(crate) fn hops(&self) -> Vec<String> {
         let Some(Buffered { site, bytes, whole, .. }) = &self.raw.buffered else { return Vec::new() };
         let (from, to, state) = (&self.from, &self.to, self.state_text());
         let amount = human(*bytes);
@@ -117,7 +117,7 @@ impl Shown {
     }
 
     /// Writes one line, and a second one if there is a detail.
-    pub(in crate::cli) fn write_line(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_line(&self, out: &mut dyn Write) -> io::Result<()> {
         let (id, label) = (&self.id[..SHORT], &self.label);
         let label = if label.is_empty() { String::new() } else { format!("  [{label}]") };
         let (from, to, state) = (&self.from, &self.to, self.state_text());
@@ -129,7 +129,7 @@ impl Shown {
     }
 
     /// The name of the state.
-    pub(in crate::cli) fn state_text(&self) -> &'static str {
+    pub(crate) fn state_text(&self) -> &'static str {
         if self.stopping { "stopping" } else { self.state.name() }
     }
 
@@ -145,7 +145,7 @@ impl Shown {
     }
 
     /// The reason why it waits, or why it failed.
-    pub(in crate::cli) fn standing(&self) -> Option<String> {
+    pub(crate) fn standing(&self) -> Option<String> {
         let reason = || self.reason().map(Error::to_string);
         match self.state {
             State::Waiting if self.waits_for > 0 => {
@@ -181,23 +181,23 @@ fn progress_text(progress: &Progress) -> String {
 }
 
 /// The JSON form of a reason.
-pub(in crate::cli) fn reason_json(error: &Error) -> Value {
+pub(crate) fn reason_json(error: &Error) -> Value {
     error_json(error)["error"].take()
 }
 
 /// The time until a timestamp.
-pub(in crate::cli) fn until(ms: u64) -> Duration {
+pub(crate) fn until(ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Duration::from_millis(ms).saturating_sub(now)
 }
 
 /// A time for programs.
-pub(in crate::cli) fn moment(ms: u64) -> String {
+pub(crate) fn moment(ms: u64) -> String {
     utc(file_time(ms))
 }
 
 /// A time for people.
-pub(in crate::cli) fn local_moment(ms: u64) -> String {
+pub(crate) fn local_moment(ms: u64) -> String {
     local(file_time(ms), "%Y-%m-%d %H:%M:%S")
 }
 

@@ -2,8 +2,8 @@
 
 use crate::cli::Context;
 use crate::cli::output::Report;
-use crate::config::{Config, Rule, SETTLE_S, Then, add_rule, remove_rule};
 use clap::Subcommand;
+use renkei_config::{Config, Rule, SETTLE_S, Then, add_rule, remove_rule};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::EndpointPath;
 use renkei_core::wire::message::Class;
@@ -73,7 +73,7 @@ struct Changed {
     name: String,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     match &args.action {
         Action::Add { name, from, to, settle, remove, background } => {
             let rule = Rule {

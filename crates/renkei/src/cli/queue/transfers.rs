@@ -50,7 +50,7 @@ struct List {
     transfers: Vec<Shown>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let listed = Listed { ended: args.ended, label: args.label.clone(), before: None };
     let mut asker = Asker::new(context, args.all);
     let mut paces = Paces::default();

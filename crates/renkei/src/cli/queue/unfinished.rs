@@ -2,18 +2,18 @@
 
 use super::asker::Asker;
 use super::queued::{SHORT, moment, until};
-use crate::catalogue::{first_digits, no_digits};
 use crate::cli::Context;
 use crate::cli::connect::{own_site, site_or_place, unexpected};
 use crate::cli::files::many::Many;
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human, span};
-use crate::net::unix_ms;
-use crate::site::transfer::cleanup::drop_own;
-use crate::site::transfer::unfinished::{Left, choose, left};
+use renkei_catalogue::{first_digits, no_digits};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedReply, Wish};
+use renkei_net::unix_ms;
+use renkei_site::transfer::cleanup::drop_own;
+use renkei_site::transfer::unfinished::{Left, choose, left};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -90,7 +90,7 @@ struct Shown {
     is_here: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut raw, mut many) = (Vec::new(), Many::new(context));
     if args.all {
         let reply = Asker::new(context, true).all_unfinished(&args.wish())?;

@@ -37,7 +37,7 @@ struct Ended {
     transfers: Vec<Shown>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let deadline = args.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut asker = Asker::new(context, false);
     let (mut transfers, mut status) = (Vec::new(), 0);

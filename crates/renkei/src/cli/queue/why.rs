@@ -2,11 +2,11 @@
 
 use super::asker::Asker;
 use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
-use crate::catalogue::hex_id;
 use crate::cli::Context;
 use crate::cli::output::{Report, wildcard_note};
 use crate::cli::quantity::{human, span};
 use crate::cli::remedy::remedy_of;
+use renkei_catalogue::hex_id;
 use renkei_core::error::Error;
 use renkei_core::queue::State;
 use renkei_core::wire::message::{EntryFailure, TransferId};
@@ -49,18 +49,12 @@ struct Told {
     shown: usize,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     tell(&args.id, args.all, true, args.failures, context)
 }
 
 /// Shows a transfer; the full history, and all failed files, only if requested.
-pub(in crate::cli) fn tell(
-    id: &str,
-    all: bool,
-    whole: bool,
-    failures: bool,
-    context: &Context,
-) -> Result<u8, Error> {
+pub(crate) fn tell(id: &str, all: bool, whole: bool, failures: bool, context: &Context) -> Result<u8, Error> {
     let mut asker = Asker::new(context, all);
     let mut story = asker.story(id)?;
     if failures {

@@ -2,16 +2,16 @@
 //!
 //! Guarantee: never root, unless explicitly configured: `--account root`, or `volumes.account` in config.toml.
 
-use crate::config::{Config, Storage};
-use crate::identity::account::Account;
-use crate::store::passwd::user_name;
+use renkei_config::{Config, Storage};
 use renkei_core::error::{Code, Error};
+use renkei_net::identity::account::Account;
+use renkei_store::passwd::user_name;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The named account, else the storage's, else the owner of the directory or of its nearest existing ancestor that
 /// root does not own, else the configured one, else the caller's.
-pub(in crate::cli) fn chosen(
+pub(crate) fn chosen(
     op: &'static str,
     volume: &str,
     named: Option<&str>,
@@ -48,14 +48,15 @@ fn owner_above(op: &'static str, folder: &Path, root: &Path) -> Result<Option<Ac
 }
 
 fn owner(op: &'static str, folder: &Path) -> Result<Account, Error> {
-    let number = folder.metadata().map_err(|error| crate::home::file_error(op, folder, &error))?.uid();
+    let number =
+        folder.metadata().map_err(|error| renkei_config::home::file_error(op, folder, &error))?.uid();
     let unknown = format!("no account has its owner's number {number}; give --account");
     let unknown = || Error::new(Code::UsageInvalid, op, folder.display(), unknown);
     Account::lookup(&user_name(number).ok_or_else(unknown)?)
 }
 
 /// Warns the administrator of a volume that works as root.
-pub(in crate::cli) fn warn_of_root(volume: &str, account: &Account) {
+pub(crate) fn warn_of_root(volume: &str, account: &Account) {
     if account.uid == 0 {
         eprintln!(
             "renkei: warning: the account of /{volume} is root: whom its grants let in reads and replaces every file below its \

@@ -14,6 +14,6 @@ pub struct Args {
     which: Which,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     each(&args.which, "given up", context, AboutVolume::Evict)
 }

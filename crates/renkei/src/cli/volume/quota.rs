@@ -5,17 +5,18 @@ use super::show::ask;
 use crate::cli::Context;
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human};
-use crate::config::Config;
-use crate::home::Home;
-use crate::identity::map;
-use crate::volume::settings::UseRow;
-use crate::volume::volume_config::{self, VolumeConfig};
-use crate::volume::volume_status::VolumeStatus;
-use crate::volume::{Standing, config_change};
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::namespace::quota::Limit;
 use renkei_core::wire::volume::Manage;
+use renkei_net::identity::map;
+use renkei_volume::settings::UseRow;
+use renkei_volume::volume_config;
+use renkei_volume::volume_config::VolumeConfig;
+use renkei_volume::volume_status::VolumeStatus;
+use renkei_volume::{Standing, config_change};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -32,7 +33,7 @@ use std::io::{self, Write};
 )]
 pub struct Args {
     /// Name of the volume
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// A limit for one owner: an account of the home, or NAME@SITE for the account that this user becomes
     #[arg(long, value_name = "USER", conflicts_with = "total")]
     user: Option<String>,
@@ -54,7 +55,7 @@ struct Quotas {
 }
 
 /// In the directory of the PoP.
-pub(in crate::cli) fn run(args: &Args, home: &Home, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, home: &Home, context: &Context) -> Result<u8, Error> {
     let mut facts = volume_config::find(home, &args.name)?;
     if args.bytes.is_some() || args.files.is_some() {
         set(args, &mut facts, home)?;
@@ -65,7 +66,7 @@ pub(in crate::cli) fn run(args: &Args, home: &Home, context: &Context) -> Result
 }
 
 /// At a site, by a user who manages the volume.
-pub(in crate::cli) fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run_far(args: &Args, mut far: Far, context: &Context) -> Result<u8, Error> {
     let settings = settings(args, args.user.as_deref());
     if !settings.is_empty() {
         far.done(Manage::Set(settings))?;

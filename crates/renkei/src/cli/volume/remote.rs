@@ -3,19 +3,19 @@
 use crate::cli::Context;
 use crate::cli::connect::{own_site, session, unexpected};
 use crate::cli::output::Report;
-use crate::config::Config;
-use crate::mover::connect::dial::Session;
+use renkei_config::Config;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Manage, VolumeReply, VolumeStatus};
+use renkei_mover::connect::dial::Session;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Write};
 
 /// A client for a volume of a site.
-pub(in crate::cli) struct Far {
+pub(crate) struct Far {
     session: Session,
     name: String,
 }
@@ -31,14 +31,14 @@ struct Row {
 
 /// The volumes of a site that the user may see.
 #[derive(Serialize)]
-pub(in crate::cli) struct Rows {
+pub(crate) struct Rows {
     volumes: Vec<Row>,
 }
 
 impl Far {
     /// The site to ask, if any: the given one, as `--at` or before the volume's name, else the user's own where this
     /// is not the directory of a PoP. There, the PoP's own site is not asked over the network.
-    pub(in crate::cli) fn wanted(
+    pub(crate) fn wanted(
         at: Option<&str>,
         name: Option<&str>,
         context: &Context,
@@ -57,12 +57,12 @@ impl Far {
     }
 
     /// The volume's name.
-    pub(in crate::cli) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Sends a request, and parses the reply.
-    pub(in crate::cli) fn ask<T: DeserializeOwned>(&mut self, what: Manage) -> Result<T, Error> {
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, what: Manage) -> Result<T, Error> {
         let about = AboutVolume::Manage { name: self.name.clone(), what };
         match self.about(about)? {
             VolumeReply::Told(text) => serde_json::from_str(&text).map_err(|error| violation("reply", error)),
@@ -71,12 +71,12 @@ impl Far {
     }
 
     /// Sends a request without a result.
-    pub(in crate::cli) fn done(&mut self, what: Manage) -> Result<(), Error> {
+    pub(crate) fn done(&mut self, what: Manage) -> Result<(), Error> {
         self.ask(what)
     }
 
     /// The visible volumes there.
-    pub(in crate::cli) fn list(&mut self) -> Result<Rows, Error> {
+    pub(crate) fn list(&mut self) -> Result<Rows, Error> {
         match self.about(AboutVolume::List)? {
             VolumeReply::Volumes(volumes) => Ok(Rows { volumes: volumes.into_iter().map(row).collect() }),
             other => Err(unexpected(&Reply::Volume(other))),

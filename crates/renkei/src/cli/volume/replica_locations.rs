@@ -49,7 +49,7 @@ struct Found {
     failures: Vec<serde_json::Value>,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (mut many, mut replicas, mut kept) = (Many::new(context), Vec::new(), Vec::new());
     many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         match ask(many, path, AboutVolume::Where(place(path)?))? {

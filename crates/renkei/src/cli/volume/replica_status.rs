@@ -2,20 +2,16 @@
 
 use crate::cli::quantity::{bit_rate, counted, human, span};
 use crate::cli::time::local;
-use crate::volume::settings::VolumeSettings;
-use crate::volume::{Holds, Verified};
 use renkei_core::entry::FileTime;
 use renkei_core::namespace::placement::{Reason, Why};
 use renkei_core::wire::volume::{Kept, KeptAt};
+use renkei_volume::settings::VolumeSettings;
+use renkei_volume::{Holds, Verified};
 use std::io::{self, Write};
 use std::time::Duration;
 
 /// Writes the settings.
-pub(in crate::cli) fn write_care(
-    care: &VolumeSettings,
-    is_followed: bool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub(crate) fn write_care(care: &VolumeSettings, is_followed: bool, out: &mut dyn Write) -> io::Result<()> {
     for policy in &care.policy {
         let at: Vec<&str> = policy.at.iter().map(|site| site.as_str()).collect();
         let at = if at.is_empty() { String::new() } else { format!(", first at {}", at.join(",")) };
@@ -45,7 +41,7 @@ pub(in crate::cli) fn write_care(
 }
 
 /// Writes how the policies of folders are fulfilled.
-pub(in crate::cli) fn write_kept(kept: &[Kept], out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_kept(kept: &[Kept], out: &mut dyn Write) -> io::Result<()> {
     for one in kept {
         let Kept { folder, replicas, files, short, unplaced, sites } = one;
         let replicas = counted(replicas, "replica", "replicas");
@@ -105,7 +101,7 @@ fn why(at: &KeptAt) -> Option<String> {
 }
 
 /// Writes the folders held in the background.
-pub(in crate::cli) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Result<()> {
     for folder in &holds.by_policy {
         writeln!(out, "holds      /{folder} by the home's policy")?;
     }
@@ -126,7 +122,7 @@ pub(in crate::cli) fn write_holds(holds: &Holds, out: &mut dyn Write) -> io::Res
 }
 
 /// Writes the result of verifying.
-pub(in crate::cli) fn write_verified(verified: &Verified, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_verified(verified: &Verified, out: &mut dyn Write) -> io::Result<()> {
     let Verified { files, bytes, wrong, .. } = verified;
     if let Some(ended) = verified.ended_unix {
         let at = local(FileTime { secs: ended as i64, nanos: 0 }, "%Y-%m-%d %H:%M");

@@ -26,7 +26,7 @@ pub struct Args {
 
 /// Which replicas.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Which {
+pub(crate) struct Which {
     /// SITE:/VOLUME/PATH or /VOLUME/PATH
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -50,12 +50,12 @@ struct Outcome {
     done: &'static str,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     each(&args.which, "held", context, AboutVolume::Replicate)
 }
 
 /// Requests an action on the replicas of each path, and reports the results.
-pub(in crate::cli) fn each(
+pub(crate) fn each(
     which: &Which,
     done: &'static str,
     context: &Context,
@@ -85,7 +85,7 @@ impl Which {
 }
 
 /// Sends a request about a volume to a site.
-pub(in crate::cli) fn ask(
+pub(crate) fn ask(
     many: &mut Many<'_>,
     path: &EndpointPath,
     about: AboutVolume,

@@ -5,17 +5,18 @@ use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human};
 use crate::cli::time::local;
 use crate::cli::{Context, login};
-use crate::home::Home;
-use crate::identity::socket;
-use crate::volume::follower::outbox::Refusal;
-use crate::volume::follower::restored_home::RestoreReport;
-use crate::volume::grant::{Grant, Level};
-use crate::volume::volume_config::{self, VolumeConfig};
-use crate::volume::volume_status::VolumeStatus;
-use crate::volume::{Followed, Scanned, Standing};
+use renkei_config::home::Home;
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::units::milliseconds;
+use renkei_net::identity::socket;
+use renkei_volume::follower::outbox::Refusal;
+use renkei_volume::follower::restored_home::RestoreReport;
+use renkei_volume::grant::{Grant, Level};
+use renkei_volume::volume_config;
+use renkei_volume::volume_config::VolumeConfig;
+use renkei_volume::volume_status::VolumeStatus;
+use renkei_volume::{Followed, Scanned, Standing};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -25,13 +26,13 @@ use std::time::Duration;
 const SHOWN: usize = 10;
 
 /// Sends a request to the PoP of this directory.
-pub(in crate::cli) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T, Error> {
+pub(crate) fn ask<T: DeserializeOwned>(home: &Home, request: Value) -> Result<T, Error> {
     let answer = socket::request(&login::socket(home, None), &request)?;
     serde_json::from_value(answer)
         .map_err(|error| Error::new(Code::ProtocolViolation, "read reply", "local socket", error))
 }
 
-pub(in crate::cli) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Error> {
+pub(crate) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Error> {
     let (shown, trouble) = shown(name, &volume_config::find(home, name)?, home);
     context.output.answer(&shown)?;
     if let Some(error) = trouble.filter(|_| !context.output.is_json()) {
@@ -41,7 +42,7 @@ pub(in crate::cli) fn show(name: &str, home: &Home, context: &Context) -> Result
 }
 
 /// The status of a volume with its standing from the PoP, or the error of the PoP.
-pub(in crate::cli) fn shown(name: &str, facts: &VolumeConfig, home: &Home) -> (VolumeStatus, Option<Error>) {
+pub(crate) fn shown(name: &str, facts: &VolumeConfig, home: &Home) -> (VolumeStatus, Option<Error>) {
     match ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name})) {
         Ok(standing) => (VolumeStatus::new(name, facts, Some(standing)), None),
         Err(error) => (VolumeStatus::new(name, facts, None), Some(error)),

@@ -4,14 +4,14 @@ use super::account::chosen;
 use super::show::ask;
 use crate::cli::output::Report;
 use crate::cli::{Context, login};
-use crate::config::{Config, Storage};
-use crate::home::Home;
-use crate::identity::socket;
-use crate::site::volume::log_shipping::Subscription;
-use crate::volume::Standing;
-use crate::volume::config_change::folders;
+use renkei_config::home::Home;
+use renkei_config::{Config, Storage};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
+use renkei_net::identity::socket;
+use renkei_site::volume::log_shipping::Subscription;
+use renkei_volume::Standing;
+use renkei_volume::config_change::folders;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -56,7 +56,7 @@ struct Subscribed<'a> {
     home: &'a str,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let config = Config::load(&home)?;
     let storage = args.storage.as_ref().map(|name| storage_of(name, &config)).transpose()?;

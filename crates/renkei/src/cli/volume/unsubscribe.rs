@@ -3,12 +3,13 @@
 use super::show::ask;
 use crate::cli::output::Report;
 use crate::cli::{Context, volume};
-use crate::config::Config;
-use crate::home::Home;
-use crate::volume::Volumes;
-use crate::volume::follower::unreplicated::Unreplicated;
-use crate::volume::volume_config::{self, VolumeConfig};
+use renkei_config::Config;
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
+use renkei_volume::Volumes;
+use renkei_volume::follower::unreplicated::Unreplicated;
+use renkei_volume::volume_config;
+use renkei_volume::volume_config::VolumeConfig;
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -34,7 +35,7 @@ struct Left {
     files: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (home, name) = (context.home()?, &args.name);
     let (facts, config) = (volume_config::find(&home, name)?, Config::load(&home)?);
     if facts.home == *config.site(&home)? {

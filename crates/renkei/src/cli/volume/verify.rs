@@ -18,7 +18,7 @@ pub struct Args {
     repair: bool,
 }
 
-pub(in crate::cli) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let about = |place| AboutVolume::Verify { place, repair: args.repair };
     each(&args.which, "good", context, about)
 }

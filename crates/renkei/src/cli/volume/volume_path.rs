@@ -14,10 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// `/VOLUME/PATH` as a place at the user's own site; none for other paths.
-pub(in crate::cli) fn namespace_path(
-    argument: &OsStr,
-    context: &Context,
-) -> Result<Option<EndpointPath>, Error> {
+pub(crate) fn namespace_path(argument: &OsStr, context: &Context) -> Result<Option<EndpointPath>, Error> {
     let bytes = argument.as_bytes();
     if !bytes.starts_with(b"/") {
         return Ok(None);
@@ -31,7 +28,7 @@ fn at(site: SiteName, place: Option<Place>, written: &[u8]) -> EndpointPath {
 }
 
 /// Distinguishes volumes from local paths.
-pub(in crate::cli) struct Namespace<'c> {
+pub(crate) struct Namespace<'c> {
     context: &'c Context,
     /// The user's site and its volumes, once requested.
     known: Option<(SiteName, Vec<String>)>,
@@ -39,7 +36,7 @@ pub(in crate::cli) struct Namespace<'c> {
 
 impl<'c> Namespace<'c> {
     /// Without a request yet.
-    pub(in crate::cli) fn new(context: &'c Context) -> Self {
+    pub(crate) fn new(context: &'c Context) -> Self {
         Namespace { context, known: None }
     }
 
@@ -47,7 +44,7 @@ impl<'c> Namespace<'c> {
     ///
     /// # Errors
     /// Errors of the path; those of asking the user's own PoP, where that is necessary.
-    pub(in crate::cli) fn endpoint(&mut self, argument: &OsStr) -> Result<Option<EndpointPath>, Error> {
+    pub(crate) fn endpoint(&mut self, argument: &OsStr) -> Result<Option<EndpointPath>, Error> {
         let bytes = argument.as_bytes();
         if !bytes.starts_with(b"/") {
             return EndpointPath::parse(bytes);

@@ -1,0 +1,101 @@
+//! The HTTP door: health, metrics and the console, over TLS on the one port.
+
+mod metrics;
+mod replayed;
+
+use crate::console;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use renkei_site::Site;
+use renkei_site::status::conditions::{Condition, Severity};
+use replayed::Replayed;
+use rustls::ServerConfig;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+/// Timeout of the TLS handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Lifetime of a connection; everything served here is short.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
+
+/// Timeout of the graceful shutdown then.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Serves one connection; `received` are the bytes already read from it.
+pub async fn serve(
+    sock: TcpStream,
+    received: Vec<u8>,
+    config: Arc<ServerConfig>,
+    peer: SocketAddr,
+    site: Arc<Site>,
+) {
+    let sock = Replayed::new(received, sock);
+    let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(config).accept(sock)).await;
+    let stream = match shaken {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::info!(%peer, %error, "no TLS"),
+        Err(_) => return tracing::info!(%peer, "dropped: TLS handshake not finished within 10 s"),
+    };
+    let service = TowerToHyperService::new(router(site));
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut ended = tokio::time::timeout(CONNECTION_WITHIN, served.as_mut()).await;
+    if ended.is_err() {
+        // Requests in flight are answered; the browser reconnects.
+        served.as_mut().graceful_shutdown();
+        ended = tokio::time::timeout(LEAVE_WITHIN, served).await;
+    }
+    match ended {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP connection ended"),
+        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 65 s"),
+    }
+}
+
+fn router(site: Arc<Site>) -> Router {
+    let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
+    router.merge(console::router()).with_state(site)
+}
+
+/// 503 if a condition is critical, else 200; with the list of conditions. Needs no authentication, so no path, cause
+/// or other site is disclosed.
+async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
+    let conditions = site.conditions();
+    let (status, state) = match conditions.iter().map(|one| one.severity).max() {
+        Some(Severity::Critical) => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
+        Some(Severity::Warning) => (StatusCode::OK, "warning"),
+        Some(Severity::Info) | None => (StatusCode::OK, "ok"),
+    };
+    let problems: Vec<String> = conditions.iter().map(Condition::for_strangers).collect();
+    let told: Vec<_> = conditions.iter().map(told).collect();
+    let site = site.name();
+    let health =
+        serde_json::json!({ "status": state, "site": site, "problems": problems, "conditions": told });
+    (status, Json(health))
+}
+
+fn told(condition: &Condition) -> serde_json::Value {
+    let Condition { what, severity, code, since_unix, .. } = condition;
+    serde_json::json!({ "what": what, "severity": severity, "code": code, "since_unix": since_unix })
+}
+
+async fn metrics(State(site): State<Arc<Site>>) -> impl IntoResponse {
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match metrics::render(&site) {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, content_type)], text),
+        Err(error) => {
+            tracing::error!(%error, "cannot render the metrics");
+            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], String::new())
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Dispatches requests to calls of the site, and their outcomes to replies.
+
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::Place;
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenFound, Reply, Request, Summary};
+use renkei_core::wire::{parts, violation};
+use renkei_net::control::{ControlReceiver, ControlSender};
+use renkei_net::reverse_registry::LINE_SILENCE;
+use renkei_net::socket;
+use renkei_site::Site;
+use renkei_site::access::{Access, Peer};
+use renkei_site::relay::circuits::Asked;
+use renkei_site::transfer::push::Leave;
+use renkei_site::transfer::{Note, Stop, Watch};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Interval of the keep-alives to a client that waits for an answer.
+const SHOW_LIFE_EVERY: Duration = Duration::from_secs(2);
+/// Interval of checking whether a waiting client is still connected.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval of progress reports of a push.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// Answers one request.
+///
+/// # Errors
+/// Only errors that end the session: the connection is lost, or a transfer ended early and the stream is out of step.
+pub(super) fn handle(
+    id: u64,
+    request: Request,
+    peer: &Peer,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let proof = &peer.proof;
+    if let Err(refused) = site.admit(proof, &request) {
+        return control.sender().send(&Control::Reply { id, reply: Err(refused) });
+    }
+    let outcome = match request {
+        Request::Redeem(grant) => site
+            .redeem(peer, &grant)
+            .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        Request::ForUser { chain, open } => {
+            let access = site.for_user(peer, chain).and_then(|access| {
+                site.expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
+            });
+            access.and_then(|access| open_found(id, &open, &access, control, site))
+        }
+        // These need no account here.
+        Request::Line => return keep_line(id, peer, control, site),
+        Request::Through { site: to, seed, count, further } => {
+            let to = Principal::Host(to);
+            return pass_circuits(peer, None, Asked { to, seed, count, further, id }, control, site);
+        }
+        Request::ToAgent { storage, seed, count } => {
+            let to = Principal::Agent { site: site.name(), storage: storage.clone() };
+            let asked = Asked { to, seed, count, further: 0, id };
+            return pass_circuits(peer, Some(&storage), asked, control, site);
+        }
+        Request::Enlist { storage, request } => {
+            site.enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
+        }
+        Request::RenewMount(request) => {
+            site.renew_mount(proof, &request).map(Reply::Enlisted).map(Outcome::Reply)
+        }
+        Request::Terms(storage) => site.terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
+        Request::Term { storage, name, offset } => site
+            .term(proof, &storage, &name, offset)
+            .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
+        Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
+        Request::TakeCard(card) => site.take_card(proof, &card).map(done).map(Outcome::Reply),
+        Request::Volume(about) if proof.principal.user_name().is_none() => {
+            let link = control.sender();
+            alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)
+        }
+        Request::Unfinished(about) if proof.principal.user_name().is_none() => {
+            site.give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
+        }
+        Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
+        request => site.authorise(proof).and_then(|access| {
+            site.expect_here(&access, &request)?;
+            dispatch(id, request, &access, control, site)
+        }),
+    };
+    let reply = match outcome {
+        Ok(Outcome::Transferred(ended)) => return ended.map(drop),
+        Ok(Outcome::Attended(ended)) => return ended,
+        Ok(Outcome::Answered) => return Ok(()),
+        Ok(Outcome::Reply(reply)) => Ok(reply),
+        Err(error) => Err(error.at(site.name().as_str())),
+    };
+    control.sender().send(&Control::Reply { id, reply })
+}
+
+/// Turns the session into a line: it ends with the line.
+fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
+    let link = control.sender();
+    let listed = match site.take_line(&peer.proof, &link) {
+        Ok(listed) => listed,
+        Err(error) => {
+            return link.send(&Control::Reply { id, reply: Err(error.at(site.name().as_str())) });
+        }
+    };
+    site.hold(&peer.proof, &link);
+    control.bear_silence(LINE_SILENCE)?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
+    let lost = nothing_more(control);
+    drop(listed);
+    tracing::info!(target: "audit", site = %peer.proof.principal, error = %lost, "line lost");
+    Err(lost)
+}
+
+/// Turns the session into the control of circuits, to a site or to the agent of a storage; it ends with them.
+fn pass_circuits(
+    peer: &Peer,
+    storage: Option<&str>,
+    asked: Asked,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<(), Error> {
+    let (id, link) = (asked.id, control.sender());
+    let passing = match storage {
+        None => site.pass_circuits(&peer.proof, asked, link.clone()),
+        Some(storage) => site.pass_to_agent(&peer.proof, storage, asked, link.clone()),
+    };
+    match passing {
+        Ok(_passing) => {
+            site.hold(&peer.proof, &link);
+            link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
+            Err(nothing_more(control))
+        }
+        Err(error) => link.send(&Control::Reply { id, reply: Err(error.at(site.name().as_str())) }),
+    }
+}
+
+/// Waits until the peer disconnects; any further message is a violation.
+fn nothing_more(control: &mut ControlReceiver) -> Error {
+    match control.recv() {
+        Ok(other) => violation("line", format_args!("{other:?}")),
+        Err(error) => error,
+    }
+}
+
+enum Outcome {
+    /// A reply to be sent.
+    Reply(Reply),
+    /// The reply was sent already.
+    Answered,
+    /// A transfer was opened and has ended.
+    Transferred(Result<Summary, Error>),
+    /// A file session was opened and has ended.
+    Attended(Result<(), Error>),
+}
+
+fn dispatch(
+    id: u64,
+    request: Request,
+    access: &Access,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    match request {
+        Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
+        Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
+        Request::OpenFound(open) => open_found(id, &open, access, control, site),
+        Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
+        Request::Push { send, to, grant } => {
+            let watch = Watch::with_failures().with_names(send.tell_names);
+            let leave = Leave::Grant(grant);
+            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+        }
+        Request::PushFound { send, to, open } => {
+            let link = control.sender();
+            let on_found = |found| drop(link.send(&Control::Found(found)));
+            let leave = Leave::OwnUser { open, on_found: &on_found };
+            let watch = Watch::with_failures().with_names(send.tell_names);
+            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+        }
+        request => {
+            let link = control.sender();
+            alive(&link, |stop| operate(id, request, access, &link, site, stop)).map(Outcome::Reply)
+        }
+    }
+}
+
+/// The operations with one request and one reply.
+fn operate(
+    id: u64,
+    request: Request,
+    access: &Access,
+    link: &Arc<ControlSender>,
+    site: &Arc<Site>,
+    stop: &Stop,
+) -> Result<Reply, Error> {
+    Ok(match request {
+        Request::Whoami => Reply::Identity(access.identity()),
+        Request::Status => Reply::Status(site.status(Some(access))),
+        Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
+        Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
+        Request::List(place) => return list(id, place, access, link, site),
+        Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
+        Request::Remove { place, recursive } => done(site.remove(access, &place, recursive, stop)?),
+        Request::Rename { from, to } => done(site.rename(access, &from, &to)?),
+        Request::Usage(place) => Reply::Usage(site.usage(access, &place, stop)?),
+        Request::Space(place) => Reply::Space(site.space(access, &place)?),
+        Request::Checksum { place, algorithm } => {
+            Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
+        }
+        Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Ways(to) => Reply::Ways(site.try_ways(&to)?),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Renew(id) => done(site.renew_transfer(access, &id)?),
+        Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Failures { id, after } => {
+            Reply::Failures(site.failures(Some(&access.principal), &id, after)?)
+        }
+        Request::Reserve { transfer, bytes, waits } => {
+            Reply::Room(site.reserve(access, transfer, bytes, waits)?)
+        }
+        Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
+        Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
+        Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
+        Request::Console => Reply::Console(site.console_link(Some(access))?),
+        other => return Err(violation("request", format_args!("{other:?}"))),
+    })
+}
+
+fn done((): ()) -> Reply {
+    Reply::Done
+}
+
+/// Does the work of one reply. The peer's pings wait meanwhile, so it is sent keep-alives; when it has disconnected,
+/// the work is stopped.
+fn alive<T: Send>(
+    link: &ControlSender,
+    work: impl FnOnce(&Stop) -> Result<T, Error> + Send,
+) -> Result<T, Error> {
+    let (stop, (finish, finished)) = (Stop::default(), mpsc::channel());
+    std::thread::scope(|scope| {
+        scope.spawn(|| finish.send(work(&stop)));
+        let mut told = Instant::now();
+        loop {
+            if let Ok(result) = finished.recv_timeout(LOOK_EVERY) {
+                return result;
+            }
+            let here = show_life(link, &mut told);
+            here.inspect_err(|error| stop.stop(error.clone()))?;
+        }
+    })
+}
+
+fn show_life(link: &ControlSender, told: &mut Instant) -> Result<(), Error> {
+    if socket::is_left(link.socket()) {
+        return Err(Error::new(Code::ConnectionLost, "reply", "peer", "it left before the answer"));
+    }
+    if told.elapsed() < SHOW_LIFE_EVERY {
+        return Ok(());
+    }
+    *told = Instant::now();
+    link.send(&Control::Pong(0))
+}
+
+fn list(
+    id: u64,
+    place: Option<Place>,
+    access: &Access,
+    link: &Arc<ControlSender>,
+    site: &Site,
+) -> Result<Reply, Error> {
+    let link = link.clone();
+    let on_part = move |entries| {
+        let send =
+            |entries| link.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
+        parts(entries, BATCH_ENTRIES).into_iter().try_for_each(send)
+    };
+    site.list(access, place, on_part)?;
+    Ok(Reply::Listing { entries: Vec::new(), more: false })
+}
+
+/// Looks at the destination, replies with its kind, and opens the transfer that was chosen for that.
+fn open_found(
+    id: u64,
+    open: &OpenFound,
+    access: &Access,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    let link = control.sender();
+    let (found, receive) = alive(&link, |_| site.find(access, open))?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Found(found)) })?;
+    match receive {
+        Some(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
+        None => Ok(Outcome::Answered),
+    }
+}
+
+/// Sends to another site while the client receives the progress and may stop it. The session ends with it.
+fn push(
+    id: u64,
+    control: &mut ControlReceiver,
+    watch: Watch,
+    work: impl FnOnce(&Watch, &Stop) -> Result<Summary, Error> + Send,
+) -> Result<Outcome, Error> {
+    let link = control.sender();
+    let stop = Stop::default();
+    link.send(&Control::Reply { id, reply: Ok(Reply::Pushing) })?;
+    let (finish, finished) = mpsc::channel();
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| stop_when_told(control, &stop));
+        scope.spawn(|| finish.send(work(&watch, &stop)));
+        let ended = loop {
+            match finished.recv_timeout(TELL_EVERY) {
+                Ok(ended) => break ended,
+                Err(_) => tell(&link, &watch),
+            }
+        };
+        tell(&link, &watch);
+        let _ = link.send(&Control::Finished(ended.clone()));
+        link.shutdown();
+        ended
+    });
+    Ok(Outcome::Transferred(ended))
+}
+
+fn stop_when_told(control: &mut ControlReceiver, stop: &Stop) {
+    loop {
+        match control.recv() {
+            Ok(Control::Abort(error)) | Err(error) => return stop.stop(error),
+            Ok(_) => {}
+        }
+    }
+}
+
+fn tell(link: &ControlSender, watch: &Watch) {
+    let _ = link.send(&Control::Progress(watch.look()));
+    let (mut removed, mut would_send, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut arrived = Vec::new();
+    for note in watch.take_notes() {
+        match note {
+            Note::Removed(path) => removed.push(path),
+            Note::WouldSend(path) => would_send.push(path),
+            Note::Arrived(path) => arrived.push(path),
+            Note::Failed(failure) => failed.push(failure),
+        }
+    }
+    for paths in parts(removed, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Removed(paths));
+    }
+    for paths in parts(would_send, BATCH_ENTRIES) {
+        let _ = link.send(&Control::WouldSend(paths));
+    }
+    for paths in parts(arrived, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Arrived(paths));
+    }
+    for failures in parts(failed, BATCH_ENTRIES) {
+        let _ = link.send(&Control::Failures(failures));
+    }
+}

@@ -1,0 +1,17 @@
+//! Files one by one: operations on open files over a store here, the RPC server that a session reaches them by, and
+//! the client with its read-ahead, write-behind and prefetch.
+//!
+//! `local_files` is the open-file table over a [`renkei_store::Store`]; `server` serves it on the data streams of a session;
+//! `remote_files` is the client, which opens its session anew when the connection is lost.
+
+pub(crate) mod draft;
+pub(crate) mod lease_client;
+pub mod local_files;
+#[cfg(test)]
+pub(crate) mod local_files_tests;
+pub(crate) mod prefetch;
+pub(crate) mod read_ahead;
+pub mod remote_files;
+pub(crate) mod rpc;
+pub mod server;
+pub(crate) mod write_behind;

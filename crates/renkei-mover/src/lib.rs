@@ -1,0 +1,43 @@
+//! The mover: drives the state machines of `renkei_core::mover` with real sockets, files and threads.
+//!
+//! [`dial`] opens sessions, [`walk`] reads the source tree, [`send`] and [`receive`] are the two ends of a transfer.
+//! Data streams are blocking OS threads with their own buffers, running as the mapped account; they share one lock,
+//! taken once per unit of work.
+
+mod commit;
+pub mod connect;
+mod dest_dirs;
+pub(crate) mod failure;
+pub mod fd_limit;
+pub mod files;
+pub mod hooks;
+mod incoming;
+pub mod journal;
+mod offers;
+pub mod outgoing;
+pub mod pace;
+pub mod progress;
+pub mod receive;
+pub mod reuse;
+pub mod self_copy;
+pub mod send;
+mod space_reservation;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod walk;
+mod write_block;
+
+pub use failure::{Registered, Stop};
+pub use pace::background::BACKGROUND_STREAMS;
+pub use renkei_core::units::hex;
+
+use renkei_core::error::{Code, Error};
+use renkei_core::wire::message::TransferId;
+
+/// A random transfer id.
+pub fn fresh_id() -> Result<TransferId, Error> {
+    let mut id = TransferId::default();
+    let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
+    aws_lc_rs::rand::fill(&mut id).map_err(random)?;
+    Ok(id)
+}

@@ -1,0 +1,362 @@
+//! The certificate that HTTP clients get, and a check of it as by a browser.
+//!
+//! The administrator may configure a certificate that browsers accept. It is loaded when the PoP starts and whenever
+//! its files change; if the files are invalid, the previous one stays in use. A client that asks for a host that the
+//! certificate does not name gets the site's own, so that monitoring by the site's authority keeps working.
+//! `renkei/1` always uses the site's own.
+
+use super::certificate::{Facts, hosts, parse_chain};
+use super::credential::Credential;
+use super::{secret, tls};
+use renkei_config::Web;
+use renkei_config::home::read_text;
+use renkei_core::error::{Code, Error};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, SignatureScheme};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Largest chain accepted.
+const MAX_CHAIN_BYTES: u64 = 256 * 1024;
+/// Timeout for a PoP to present its certificate in the check.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// The web certificate in use.
+#[derive(Debug)]
+pub struct WebCredential {
+    key: Arc<CertifiedKey>,
+    /// The hosts that it names.
+    pub hosts: Vec<String>,
+    /// The end of its validity.
+    pub not_after: SystemTime,
+    /// Its serial.
+    pub serial: String,
+}
+
+impl WebCredential {
+    fn load(chain: &Path, key: &Path) -> Result<Self, Error> {
+        let missing = |path: &Path| {
+            Error::new(Code::ConfigInvalid, "read web certificate", path.display(), "there is no such file")
+        };
+        let text = read_text(chain, MAX_CHAIN_BYTES)?.ok_or_else(|| missing(chain))?;
+        let secret = secret::read(key)?.ok_or_else(|| missing(key))?;
+        let credential = Credential::parse(&text, &secret, chain)?;
+        let (facts, hosts) = (credential.facts()?, hosts(&credential.chain[0])?);
+        let Facts { not_after, serial, .. } = facts;
+        Ok(WebCredential { key: tls::certified(&credential)?, hosts, not_after, serial })
+    }
+
+    /// Whether it is valid for this host, a name or an address.
+    pub fn is_for(&self, host: &str) -> bool {
+        let leaf = self.key.cert.first().map(webpki::EndEntityCert::try_from);
+        let (Some(Ok(leaf)), Ok(name)) = (leaf, ServerName::try_from(host)) else { return false };
+        leaf.verify_is_valid_for_subject_name(&name).is_ok()
+    }
+
+    /// Whether it names an address: browsers that open one send no SNI.
+    fn is_for_addresses(&self) -> bool {
+        self.hosts.iter().any(|host| host.parse::<IpAddr>().is_ok())
+    }
+}
+
+/// The hosts that the certificate in a file names; none where it cannot be read.
+pub fn hosts_in_file(path: &Path) -> Vec<String> {
+    let text = read_text(path, MAX_CHAIN_BYTES).ok().flatten().unwrap_or_default();
+    let chain = parse_chain(&text).unwrap_or_default();
+    chain.first().and_then(|leaf| hosts(leaf).ok()).unwrap_or_default()
+}
+
+/// The identity of a state of the two files, to detect changes.
+type Mark = (Web, Vec<Option<(SystemTime, u64, u64)>>);
+
+#[derive(Debug, Default)]
+struct State {
+    mark: Option<Mark>,
+    used: Option<Arc<WebCredential>>,
+    trouble: Option<Error>,
+}
+
+/// The certificate for HTTP clients, with its configuration and reloading.
+#[derive(Debug, Default)]
+pub struct WebCertificate(Mutex<State>);
+
+impl WebCertificate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// The certificate in use, if there is one.
+    pub fn used(&self) -> Option<Arc<WebCredential>> {
+        self.lock().used.clone()
+    }
+
+    /// The reason why the configured one cannot be used, if it cannot.
+    pub fn trouble(&self) -> Option<Error> {
+        self.lock().trouble.clone()
+    }
+
+    /// Reloads the files if they changed, or could not be used the last time.
+    pub fn look(&self, web: &Web) {
+        let mark = mark(web);
+        {
+            let state = self.lock();
+            if state.trouble.is_none() && state.mark.as_ref() == Some(&mark) {
+                return;
+            }
+        }
+        // Without the lock: handshakes do not wait for the disk.
+        let files = web.files();
+        let loaded =
+            files.and_then(|files| files.map(|(chain, key)| WebCredential::load(chain, key)).transpose());
+        let mut state = self.lock();
+        match loaded {
+            Ok(used) => {
+                if let Some(used) = &used {
+                    tracing::info!(hosts = used.hosts.join(", "), "the web certificate was read");
+                }
+                (state.used, state.trouble) = (used.map(Arc::new), None);
+            }
+            Err(error) => {
+                if state.trouble.as_ref() != Some(&error) {
+                    tracing::error!(%error, "the web certificate cannot be used; the one before stays");
+                }
+                state.trouble = Some(error);
+            }
+        }
+        state.mark = Some(mark);
+    }
+}
+
+fn mark(web: &Web) -> Mark {
+    let of = |path: &Path| {
+        let data = std::fs::metadata(path).ok()?;
+        Some((data.modified().ok()?, data.len(), data.ino()))
+    };
+    (web.clone(), vec![of(&web.certificate), of(&web.key)])
+}
+
+/// The server side of all HTTP.
+///
+/// # Errors
+/// `TlsFailed`.
+pub fn http_config(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<ServerConfig>, Error> {
+    let chosen = Chosen { own: tls::certified(own)?, web: web.clone() };
+    let mut config = ServerConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(chosen));
+    config.alpn_protocols = tls::HTTP_ALPN.map(<[u8]>::to_vec).to_vec();
+    Ok(Arc::new(config))
+}
+
+/// Resolves the web certificate for clients that ask for a host that it names, else the site's own.
+#[derive(Debug)]
+struct Chosen {
+    own: Arc<CertifiedKey>,
+    web: Arc<WebCertificate>,
+}
+
+impl ResolvesServerCert for Chosen {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let is_meant = |web: &Arc<WebCredential>| match hello.server_name() {
+            Some(host) => web.is_for(host),
+            None => web.is_for_addresses(),
+        };
+        let web = self.web.used().filter(is_meant);
+        Some(web.map_or_else(|| self.own.clone(), |web| web.key.clone()))
+    }
+}
+
+// ---- the check as by a browser ---------------------------------------------------------------------------------------
+
+/// The certificate that a PoP presents to browsers.
+pub struct SeenCertificate {
+    /// The certificates, leaf first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The reason why a browser with the authorities of this machine would warn, if it would.
+    pub doubt: Option<String>,
+}
+
+/// Performs the handshake of a browser that opens `https://HOST:...` at an address.
+///
+/// # Errors
+/// `SiteUnreachable` if nothing answers there, `TlsFailed`.
+pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate, Error> {
+    let lost =
+        |error: std::io::Error| Error::new(Code::SiteUnreachable, "ask for certificate", address, error);
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| Error::new(Code::TlsFailed, "ask for certificate", host, error))?;
+    let judge = Arc::new(Judge::new());
+    let mut config = ClientConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?
+        .dangerous()
+        .with_custom_certificate_verifier(judge.clone())
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut tls = ClientConnection::new(Arc::new(config), name)
+        .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?;
+    let mut sock = TcpStream::connect_timeout(&address, SHOWN_WITHIN).map_err(lost)?;
+    sock.set_read_timeout(Some(SHOWN_WITHIN)).map_err(lost)?;
+    while tls.is_handshaking() {
+        tls.complete_io(&mut sock).map_err(lost)?;
+    }
+    let chain = tls.peer_certificates().unwrap_or_default().iter().map(|one| one.clone().into_owned());
+    Ok(SeenCertificate { chain: chain.collect(), doubt: judge.doubt() })
+}
+
+/// Verifies as a browser does, records the verdict and accepts everything: only the certificate is wanted, no data is
+/// sent.
+#[derive(Debug)]
+struct Judge {
+    browser: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+    doubt: Mutex<Option<String>>,
+}
+
+impl Judge {
+    fn new() -> Self {
+        let provider = tls::provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let browser =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(tls::web_roots()), provider).build();
+        Judge { browser: browser.ok(), algorithms, doubt: Mutex::default() }
+    }
+
+    fn doubt(&self) -> Option<String> {
+        self.doubt.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
+    }
+}
+
+impl ServerCertVerifier for Judge {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // Browsers ignore expired intermediates, such as the cross-certificate after an overlap.
+        let others: Vec<_> = others.iter().filter(|other| !is_over(other, now)).cloned().collect();
+        let judged = match &self.browser {
+            Some(browser) => browser.verify_server_cert(leaf, &others, name, ocsp, now).map_err(words),
+            None => Err("this machine knows no authorities of the web".to_owned()),
+        };
+        *self.doubt.lock().expect("no thread panics while it holds the lock: a panic aborts") = judged.err();
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 only".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn is_over(certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+    Facts::read(certificate)
+        .is_ok_and(|facts| facts.not_after < UNIX_EPOCH + Duration::from_secs(now.as_secs()))
+}
+
+/// A verdict in words for people.
+fn words(error: rustls::Error) -> String {
+    use rustls::CertificateError::*;
+    match error {
+        rustls::Error::InvalidCertificate(UnknownIssuer) => {
+            "no authority that browsers know signed it".into()
+        }
+        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => "it has expired".into(),
+        rustls::Error::InvalidCertificate(NotValidYet | NotValidYetContext { .. }) => {
+            "it is not valid yet".into()
+        }
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+            "it is for another host".into()
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::authority::rotation;
+    use crate::identity::tests::pop_at;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    fn write(path: &Path, text: &str) {
+        let file = std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path);
+        std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
+    }
+
+    fn pair(web: &Web, host: &str) {
+        let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
+        write(&web.certificate, &made.cert.pem());
+        write(&web.key, &made.signing_key.serialize_pem());
+    }
+
+    #[test]
+    fn a_certificate_is_not_called_expired_for_an_overlap_that_is_over() {
+        let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (home, first) = pop_at(dir.path(), "kek", now);
+        rotation::rotate(&home, Duration::from_secs(60), now).unwrap();
+        rotation::finish(&home, now).unwrap();
+        let chain = Credential::host(&home, now).unwrap().chain;
+        assert!(is_over(&chain[1], UnixTime::now()), "what is shown behind it is over");
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(first.certificate().clone()).unwrap();
+        let browser = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let judge = Judge { browser: browser.ok(), ..Judge::new() };
+        let name = ServerName::try_from("kek.example").unwrap();
+        judge.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).unwrap();
+        assert_eq!(judge.doubt().unwrap(), "no authority that browsers know signed it");
+    }
+
+    #[test]
+    fn a_pair_that_cannot_be_used_leaves_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let web = Web { certificate: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+        let one = WebCertificate::default();
+        let hosts = || one.used().map(|used| used.hosts.clone()).unwrap_or_default();
+        one.look(&web);
+        assert!(one.used().is_none() && one.trouble().unwrap().code == Code::ConfigInvalid);
+        pair(&web, "*.kek.example");
+        one.look(&web);
+        assert_eq!((hosts(), one.trouble()), (vec!["*.kek.example".to_owned()], None));
+        assert!(one.used().unwrap().is_for("pop.kek.example") && !one.used().unwrap().is_for("kek.example"));
+        write(&web.key, &rcgen::KeyPair::generate().unwrap().serialize_pem());
+        one.look(&web);
+        assert_eq!(hosts(), ["*.kek.example"]);
+        assert_eq!(one.trouble().unwrap().code, Code::BadCertificate);
+        pair(&web, "other.example");
+        one.look(&web);
+        assert_eq!((hosts(), one.trouble()), (vec!["other.example".to_owned()], None));
+        one.look(&Web::default());
+        assert!(one.used().is_none() && one.trouble().is_none());
+    }
+}

@@ -1,0 +1,27 @@
+//! Connections: TLS streams for data, the control stream of a session, and the kernel's view of both.
+
+pub mod control;
+pub mod handshake;
+pub mod identity;
+pub mod reverse_registry;
+pub mod socket;
+pub mod splice;
+pub mod tls;
+mod tls_records;
+pub mod webhook;
+
+use std::time::{Duration, SystemTime};
+
+/// Timeout of a connect and of each handshake.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Timeout of the handshake with a host that accepted a connection, and of its answer where there are other routes:
+/// three SYNs of the kernel.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// Program and version, sent in the greeting.
+pub const SOFTWARE: &str = concat!("renkei/", env!("CARGO_PKG_VERSION"));
+
+/// Milliseconds since 1970.
+pub fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,116 @@
+//! Revocation: work that runs on a revoked certificate is stopped at every site that takes part.
+//!
+//! The home PoP of a transfer holds its credential. When that is revoked it stops the attempt, and with it the push
+//! at the sending site; and it distributes its new revocation list to the sites of all running attempts, by which
+//! each of them checks its own running work. So a transfer ends even if the stop request of the home PoP does not
+//! arrive.
+
+use super::enrolment::without_list;
+use crate::Site;
+use crate::access::Proof;
+use crate::queue::{Active, Shown};
+use crate::snapshot::Snapshot;
+use crate::transfer::active::stop_soon;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::message::Request;
+use renkei_mover::connect::dial::Dialler;
+use renkei_net::identity::trust::Trust;
+use renkei_net::identity::verify::verify_holder;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Attempts to reach a site, with exponential backoff.
+const TRIES: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Site {
+    /// Stops attempts whose credential was revoked, and distributes a changed revocation list to the sites of all
+    /// attempts.
+    pub(crate) fn judge_queue(&self, now: &Arc<Snapshot>) {
+        let all: Vec<Active> = self.queue.active().values().cloned().collect();
+        for active in &all {
+            let refused = active.shown.get().and_then(|shown| check(shown, now).err());
+            if let Some(error) = refused.filter(|_| active.stop.stopped().is_none()) {
+                tracing::warn!(target: "audit", %error, "a queued transfer is stopped");
+                stop_soon(active.stop.clone(), error.at(now.site.as_str()));
+            }
+        }
+        if let Some(list) = self.news(now) {
+            let sites: BTreeSet<SiteName> = all.into_iter().flat_map(|active| active.sites).collect();
+            for site in sites.into_iter().filter(|site| *site != now.site) {
+                self.tell_list(now, site, list.clone());
+            }
+        }
+    }
+
+    /// The site's revocation list, if it changed since the last check.
+    fn news(&self, now: &Snapshot) -> Option<Vec<u8>> {
+        let (number, list) = now.trust.revocation_list(&now.site)?;
+        let mut told = self.queue.told_list.lock().expect("no thread panics while it holds the lock");
+        let before = told.replace(number);
+        // Attempts start after the PoP, and are checked against all earlier revocations.
+        before.is_none_or(|before| before < number).then(|| list.to_vec())
+    }
+
+    fn tell_list(&self, now: &Snapshot, to: SiteName, list: Vec<u8>) {
+        let dialler = match self.dialler(now) {
+            Ok(dialler) => dialler,
+            Err(error) => return tracing::warn!(%error, "a revocation list is not distributed"),
+        };
+        let card = now.trust.own_card().map(|card| without_list(card).to_text()).unwrap_or_default();
+        let tell = move || match tell(&dialler, &to, &list, &card) {
+            Ok(()) => tracing::info!(target: "audit", site = %to, "distributed the revocation list"),
+            Err(error) => tracing::warn!(%error, "a revocation list was not distributed"),
+        };
+        if let Err(error) = std::thread::Builder::new().name("revoked".into()).spawn(tell) {
+            tracing::warn!(%error, "no thread to distribute a revocation list");
+        }
+    }
+
+    /// Takes the newest revocation list of a site from its PoP.
+    ///
+    /// # Errors
+    /// `NotAllowed` from any other peer, `BadCertificate` if the site's authority did not sign it.
+    pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
+        let Principal::Host(site) = &proof.principal else {
+            let cause = "a PoP distributes only the revocation list of its own site";
+            return Err(Error::new(Code::NotAllowed, "take revocation list", &proof.principal, cause));
+        };
+        if Trust::load(self.home())?.merge_crl(site, list)? {
+            tracing::info!(target: "audit", %site, "its newer revocation list was taken");
+            // Running work is checked against it at once.
+            self.judge(&self.snapshot());
+        }
+        Ok(())
+    }
+}
+
+/// Checks an attempt's credential, as of the time it was shown: expiry meanwhile does not stop a running attempt.
+fn check((chain, at): &Shown, now: &Snapshot) -> Result<(), Error> {
+    verify_holder(chain, &now.trust, *at).map(drop)
+}
+
+/// Sends the list, with retries. A site that does not know the authority which signed the list is sent the card
+/// first.
+fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(), Error> {
+    let mut pause = FIRST_PAUSE;
+    for _ in 1..TRIES {
+        let told =
+            dialler.connect(to).and_then(|mut session| session.ask(Request::Revocations(list.to_vec())));
+        match told {
+            Ok(_) => return Ok(()),
+            Err(error) if error.code == Code::BadCertificate => {
+                let taken =
+                    dialler.connect(to).and_then(|mut session| session.ask(Request::TakeCard(card.into())));
+                tracing::debug!(?taken, "a site is told the card before the list");
+            }
+            Err(error) => tracing::debug!(%error, "a revocation list is distributed again"),
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    dialler.connect(to)?.ask(Request::Revocations(list.to_vec())).map(drop)
+}

@@ -1,0 +1,108 @@
+//! Periodic checks of a PoP: changed files and the transfers they end, missing storages.
+//!
+//! The transfers of a principal that is no longer trusted, mapped or valid are stopped within seconds, and so are
+//! those in a storage that is missing. The checks have a thread each, because one at a storage may block for ever
+//! where a remote file system hangs; another one samples the progress of transfers.
+
+use crate::Site;
+use renkei_core::error::{Code, Error};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Interval of the checks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Starts the threads of the checks, which run as long as the PoP lives.
+pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
+    spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
+    spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
+    spawn_every(site, "web", LOOK_EVERY, |site| {
+        let now = site.last_snapshot();
+        now.web.look(&now.config.web);
+        site.workers.note("web", now.web.trouble());
+    })?;
+    spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
+    crate::volume::home::log_truncation::spawn_trimming(site)?;
+    spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
+}
+
+impl Site {
+    /// Checks the storages, and stops transfers in one that is missing, was replaced by another directory or was
+    /// removed.
+    fn watch_storages(&self) {
+        let now = self.last_snapshot();
+        now.look_at_storages();
+        let exchanged: Vec<&str> = now
+            .storages
+            .iter()
+            .filter(|(_, root)| root.take_exchanged())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        self.transfers.stop_in(|name| {
+            let storage = now.volumes.get(name).map_or(name, |facts| facts.storage.as_str());
+            now.trouble_of(name).or_else(|| exchanged.contains(&storage).then(|| was_exchanged(storage)))
+        });
+    }
+}
+
+/// Timeout for the release of a removed storage.
+const RELEASED_WITHIN: Duration = Duration::from_secs(20);
+
+impl Site {
+    /// Waits until no file below a directory is open any more, after its storage was removed; returns how many
+    /// still are.
+    pub fn await_release(&self, root: &Path) -> usize {
+        self.read_again();
+        // The kernel reports names without symbolic links.
+        let root = root.canonicalize().unwrap_or_else(|_| root.into());
+        let begin = Instant::now();
+        loop {
+            let now = self.last_snapshot();
+            let mut others = now.storages.values().map(|other| &other.storage.path);
+            // Files that another storage has open there are legitimate.
+            let is_served = others.any(|other| other.starts_with(&root) || root.starts_with(other));
+            let open = if is_served { 0 } else { open_below(&root) };
+            if open == 0 || begin.elapsed() > RELEASED_WITHIN {
+                return open;
+            }
+            self.watch_storages();
+            now.follow_volumes();
+            std::thread::sleep(LOOK_EVERY / 20);
+        }
+    }
+}
+
+/// Number of files and directories this process has open below a directory, by their names in /proc.
+fn open_below(root: &Path) -> usize {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let links = listed.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.filter(|link| link.starts_with(root)).count()
+}
+
+fn was_exchanged(storage: &str) -> Error {
+    let cause =
+        "the directory was replaced while the transfer ran; run the same command to continue in the new one";
+    Error::new(Code::StorageChanged, "work in storage", storage, cause)
+}
+
+/// Starts a thread that repeats some work with a pause, as long as the PoP lives.
+pub(crate) fn spawn_every(
+    site: &Arc<Site>,
+    name: &str,
+    pause: Duration,
+    work: impl Fn(&Site) + Send + 'static,
+) -> Result<(), Error> {
+    let (site, own) = (Arc::downgrade(site), name.to_owned());
+    let repeat = move || {
+        while let Some(site) = site.upgrade() {
+            let turn = site.workers.begin(&own);
+            work(&site);
+            drop(turn);
+            drop(site);
+            std::thread::sleep(pause);
+        }
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(repeat);
+    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
+}

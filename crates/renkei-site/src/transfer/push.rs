@@ -1,0 +1,322 @@
+//! Pushes: transfers that a PoP sends to another site on a client's behalf.
+//!
+//! The other site must authorise the user. Either it gave the user a grant, which this site redeems; or the user is
+//! one of this site's own, for whom this site, which vouches for the user anyway, makes the request itself. A
+//! connection left by an earlier push is reused (see [`super::connection_pool`]).
+
+use super::active::Listed;
+use super::connection_pool::PooledSession;
+use super::history::Trace;
+use super::{Stop, Watch, places, running, send_job, storages};
+use crate::Site;
+use crate::access::{Access, Peer};
+use crate::snapshot::Snapshot;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Principal;
+use renkei_core::path::SiteName;
+use renkei_core::wire::data::Ticket;
+use renkei_core::wire::message::{Found, OpenFound, OpenSend, Opened, Request, Summary};
+use renkei_core::wire::violation;
+use renkei_mover::connect::dial::{DialHints, Dialler};
+use renkei_mover::hex;
+use renkei_mover::reuse::ReusableSession;
+use renkei_mover::send::{SendJob, send};
+use rustls::pki_types::CertificateDer;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+/// Maximum data streams dialled before the other site has accepted the grant, by one push, by pushes of one
+/// principal, and by all: no client can have this PoP dial without limit by presenting invalid grants.
+const AHEAD_OF_PUSH: usize = 16;
+const AHEAD_OF_ONE: usize = 32;
+const AHEAD_OF_ALL: usize = 64;
+
+/// The permission to send to the other site.
+pub enum Leave<'a> {
+    /// The destination's grant to the user.
+    Grant(Ticket),
+    /// The user is one of this site.
+    OwnUser {
+        /// The user's request.
+        open: OpenFound,
+        /// Called with the state of the destination.
+        on_found: &'a (dyn Fn(Found) + Sync),
+    },
+}
+
+/// Checks that a PoP may act for a user: it is of the user's site, which vouches for both.
+fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
+    let cause = match peer {
+        Principal::Host(site) if site == user.site() && user.user_name().is_some() => return Ok(()),
+        Principal::Host(site) => format!("the PoP of {site} may act only for the users of {site}"),
+        Principal::User { .. } | Principal::Agent { .. } => "only a PoP may act for others".into(),
+    };
+    Err(Error::new(Code::NotAllowed, "speak for", user, cause))
+}
+
+/// Data streams dialled by pushes whose grant is not accepted yet, by principal.
+#[derive(Default)]
+pub(crate) struct Dialled(Mutex<HashMap<Principal, usize>>);
+
+/// The streams that one push may dial ahead; returned on drop.
+struct Share<'a> {
+    all: &'a Dialled,
+    principal: Principal,
+    count: u16,
+}
+
+impl Dialled {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// As many as wanted and available, possibly none.
+    fn take(&self, principal: &Principal, wanted: u16) -> Share<'_> {
+        let mut dialled = self.lock();
+        let left = AHEAD_OF_ALL.saturating_sub(dialled.values().sum());
+        let own = dialled.entry(principal.clone()).or_default();
+        let most = AHEAD_OF_PUSH.min(left).min(AHEAD_OF_ONE.saturating_sub(*own));
+        let count = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
+        *own += usize::from(count);
+        Share { all: self, principal: principal.clone(), count }
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        let mut dialled = self.all.lock();
+        if let Some(own) = dialled.get_mut(&self.principal) {
+            *own -= usize::from(self.count);
+        }
+        dialled.retain(|_, own| *own > 0);
+    }
+}
+
+/// A push whose session is being opened.
+struct Opening<'a> {
+    request: Request,
+    job: SendJob,
+    open: Option<&'a OpenFound>,
+    on_found: &'a (dyn Fn(Found) + Sync),
+}
+
+impl Opening<'_> {
+    /// Makes the request in a session; the outer error is the session's, the inner one the other site's answer.
+    fn ask(&mut self, kept: &mut PooledSession) -> Result<Result<Opened, Error>, Error> {
+        let (open, on_found, roots) = (self.open, self.on_found, &mut self.job.roots);
+        kept.session.ask_to_open(self.request.clone(), &mut |found| {
+            let choice = open.and_then(|open| open.choice(found));
+            on_found(found);
+            let choice = choice.ok_or_else(|| no_choice(found))?;
+            if choice.targets.len() != roots.len() {
+                return Err(violation("push", "another number of names than of sources"));
+            }
+            roots.iter_mut().zip(&choice.targets).for_each(|(root, target)| root.to = target.clone());
+            Ok(())
+        })
+    }
+}
+
+pub(crate) fn no_choice(found: Found) -> Error {
+    let cause = match found {
+        Found::Dir => "the destination is a directory",
+        Found::Other => "the destination is a file",
+        Found::Nothing => "the destination does not exist",
+    };
+    Error::new(Code::UsageInvalid, "push", "destination", cause)
+}
+
+impl Site {
+    /// Pushes to another site; the progress goes to `watch`.
+    pub fn push(
+        &self,
+        access: &Access,
+        open: OpenSend,
+        to: &SiteName,
+        leave: Leave<'_>,
+        watch: &Watch,
+        stop: &Stop,
+    ) -> Result<Summary, Error> {
+        let id = hex(&open.transfer);
+        let span = tracing::info_span!("push", transfer = id, principal = %access.principal, %to);
+        let _entered = span.enter();
+        let result = self.try_push(access, &open, to, leave, watch, stop);
+        let result = result.map_err(|error| match error.side.as_str() {
+            "client" => Error { side: access.site().into(), ..error },
+            _ => error.at(access.site()),
+        });
+        self.note_end(&id, "send", &result);
+        result
+    }
+
+    fn try_push(
+        &self,
+        access: &Access,
+        open: &OpenSend,
+        to: &SiteName,
+        leave: Leave<'_>,
+        watch: &Watch,
+        stop: &Stop,
+    ) -> Result<Summary, Error> {
+        let from = (places(open), storages(open));
+        let mut entry = running(access, open.transfer, "send", from, open.class, (watch, stop));
+        entry.judge = {
+            let (judge, to) = (entry.judge, to.clone());
+            Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
+        };
+        entry.trace = Trace::begin(Some(to.clone()));
+        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let job = send_job(access, open, false)?;
+        let opening = match &leave {
+            Leave::Grant(grant) => {
+                Opening { request: Request::Redeem(*grant), job, open: None, on_found: &|_| () }
+            }
+            Leave::OwnUser { open, on_found } => Opening {
+                request: Request::ForUser { chain: access.chain(), open: unnamed(open) },
+                job,
+                open: Some(open),
+                on_found,
+            },
+        };
+        self.push_in_a_session(access, to, open.max_streams, opening, &listed, (watch, stop))
+    }
+
+    fn push_in_a_session(
+        &self,
+        access: &Access,
+        to: &SiteName,
+        max_streams: u16,
+        mut opening: Opening<'_>,
+        listed: &Listed<'_>,
+        (watch, stop): (&Watch, &Stop),
+    ) -> Result<Summary, Error> {
+        let snapshot = self.snapshot();
+        let dialler = self.dialler(&snapshot)?;
+        let found = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
+        let (mut kept, opened) = match found {
+            Some(kept) => kept,
+            None => self.ask_on_new(to, &snapshot, &dialler, &mut opening, max_streams, access)?,
+        };
+        let left = std::mem::take(&mut kept.streams);
+        let streams = match opened.kept {
+            true => left,
+            false => dialler.join(&mut kept.session, &opened)?,
+        };
+        if streams.len() != usize::from(opened.streams.max(1)) {
+            return Err(violation("opening", "it counts other data streams than were kept"));
+        }
+        let how = if opened.kept { "kept from the transfer before" } else { "open" };
+        let round_trip = kept.session.control.round_trip();
+        listed.tell(format!("data streams {how}: {}", streams.len()), round_trip);
+        let (count, keep) = (streams.len(), Arc::new(ReusableSession::holding(kept.controller.take())));
+        let job =
+            SendJob { offers: opened.offers, onto: opened.onto, keep: Some(keep.clone()), ..opening.job };
+        let reach = kept.session.reach.clone();
+        let summary =
+            send(job, &mut kept.session.control, streams, watch, stop).map_err(|error| reach.blame(error))?;
+        let stays = kept.session.is_with_the_pop();
+        if let Some(kept) = kept.after(&keep, count).filter(|_| stays) {
+            self.kept_sessions.put(kept, self.max_kept(access));
+        }
+        Ok(summary)
+    }
+
+    /// Makes the request in a pooled session. A session that turns out to be lost, or no longer trusted, is no
+    /// failure.
+    fn ask_on_kept(
+        &self,
+        to: &SiteName,
+        snapshot: &Snapshot,
+        opening: &mut Opening<'_>,
+        access: &Access,
+    ) -> Result<Option<(PooledSession, Opened)>, Error> {
+        let Some(mut kept) = self.kept_sessions.take(to, snapshot) else { return Ok(None) };
+        match opening.ask(&mut kept) {
+            Ok(Ok(opened)) => {
+                kept.expect_answers(false);
+                Ok(Some((kept, opened)))
+            }
+            Ok(Err(refused)) => {
+                self.kept_sessions.put(kept, self.max_kept(access));
+                Err(refused)
+            }
+            Err(error) => {
+                tracing::info!(%error, "a kept connection is unusable, connecting again");
+                Ok(None)
+            }
+        }
+    }
+
+    fn ask_on_new(
+        &self,
+        to: &SiteName,
+        snapshot: &Snapshot,
+        dialler: &Dialler,
+        opening: &mut Opening<'_>,
+        max_streams: u16,
+        access: &Access,
+    ) -> Result<(PooledSession, Opened), Error> {
+        let dialled = self.dialled.take(&access.principal, max_streams);
+        let request = Some(opening.request.clone());
+        let session =
+            dialler.connect_ahead(to, &DialHints { streams: dialled.count, sends: true, request })?;
+        let now = Instant::now();
+        let endpoints = snapshot.trust.endpoints(to)?.to_vec();
+        let (streams, controller) = (Vec::new(), None);
+        let mut kept = PooledSession { session, streams, controller, endpoints, since: now, rested: now };
+        let opened = opening.ask(&mut kept)??;
+        Ok((kept, opened))
+    }
+
+    /// Authorises a user for whom the PoP of the user's site makes a request, as if the user had connected.
+    pub fn for_user(&self, peer: &Peer, chain: Vec<Vec<u8>>) -> Result<Access, Error> {
+        let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
+        let user = self.authenticate(&chain)?;
+        may_speak_for(&peer.proof.principal, &user.principal)?;
+        let access = Access { via: Some(peer.clone()), ..self.authorise(&user)? };
+        let (principal, transfer) = (&user.principal, user.transfer());
+        tracing::info!(target: "audit", %principal, transfer, via = %peer.proof.principal, "asked for");
+        Ok(access)
+    }
+}
+
+/// The request without the target names, which the other site does not need.
+fn unnamed(open: &OpenFound) -> OpenFound {
+    let mut open = open.clone();
+    open.choices.iter_mut().for_each(|(_, choice)| choice.targets.clear());
+    open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pop_speaks_for_its_own_users_alone() {
+        let [kek, titech, alice, bob] =
+            ["kek", "titech", "alice@kek", "bob@titech"].map(|name| Principal::parse(name).unwrap());
+        may_speak_for(&kek, &alice).unwrap();
+        may_speak_for(&titech, &bob).unwrap();
+        for (peer, user) in [(&kek, &bob), (&titech, &alice), (&alice, &alice), (&kek, &kek), (&kek, &titech)]
+        {
+            assert_eq!(may_speak_for(peer, user).unwrap_err().code, Code::NotAllowed, "{peer} for {user}");
+        }
+    }
+
+    #[test]
+    fn pushes_dial_so_many_streams_ahead_and_no_more() {
+        let dialled = Dialled::default();
+        let [alice, bob, carol] =
+            ["alice@kek", "bob@kek", "carol@kek"].map(|name| Principal::parse(name).unwrap());
+        let of = |principal, wanted| dialled.take(principal, wanted);
+        let mut own = vec![of(&alice, 64), of(&alice, 10), of(&alice, 64), of(&alice, 64)];
+        assert_eq!(own.iter().map(|share| share.count).collect::<Vec<_>>(), [16, 10, 6, 0]);
+        let others = [of(&bob, 64), of(&bob, 64)];
+        assert_eq!((others[1].count, of(&carol, 64).count), (16, 0));
+        own.remove(1);
+        assert_eq!(of(&carol, 64).count, 10);
+        drop((own, others));
+        assert!(dialled.lock().is_empty());
+    }
+}
