@@ -92,7 +92,7 @@ fn reads_all(step: &str) -> bool {
 fn every_statement_goes_by_keys() {
     let folder = tempfile::tempdir().unwrap();
     let tree = Trees::open("", &Home::at(folder.path())).unwrap().tree([1; 16]).unwrap();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/catalogue");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     let (mut count, mut wrong, mut used) = (0, Vec::new(), vec![false; MAY_READ_ALL.len()]);
     for entry in std::fs::read_dir(source).unwrap() {
         let path = entry.unwrap().path();

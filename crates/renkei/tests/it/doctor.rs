@@ -30,7 +30,7 @@ fn a_fresh_machine_that_is_fine_has_no_warning() {
 fn a_setting_has_one_recommended_value() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = std::fs::read_to_string(root.join("docs/operations.md")).unwrap();
-    let source = std::fs::read_to_string(root.join("crates/renkei/src/cli/kernel.rs")).unwrap();
+    let source = std::fs::read_to_string(root.join("crates/renkei/src/cli/doctor/kernel.rs")).unwrap();
     let buffer = "268435456";
     let settings = [
         format!("net.core.rmem_max = {buffer}"),
