@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a fixture that cannot be made fails the test
 
 use renkei_core::path::SiteName;
+#[cfg(test)]
 use renkei_net::identity::account::Account;
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::credential::{Credential, generate_key};
