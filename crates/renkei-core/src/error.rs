@@ -288,6 +288,8 @@ codes! {
     BufferExposed = "RK-STORE-31", Unavailable, Later, "another account could exchange the buffer's directory",
         "the administrator should set `buffer.path` to a place below directories of root or the PoP's account, or give them the one in the \
          cause: `chown root DIR`, `chmod go-w DIR`; the PoP then uses it automatically";
+    VersionReplaced = "RK-STORE-32", Changed, Never, "the file is not the version that was expected",
+        "read the file again, and repeat the change if it is still wanted";
 
     // MOVE: the mover.
     SourceChanged = "RK-MOVE-1", Changed, Never, "the source changed while it was read",

@@ -185,21 +185,23 @@ impl Access {
     /// # Errors
     /// `OutOfScope`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`.
     pub fn open(&self, place: &Place, write: bool) -> Result<Opened, Error> {
-        let need = if write { Need::Write } else { Need::Read };
+        self.open_for(place, if write { Need::Write } else { Need::Read })
+    }
+
+    /// Opens the storage of a place as far as it is needed.
+    pub(super) fn open_for(&self, place: &Place, need: Need) -> Result<Opened, Error> {
         self.check(place, need)?;
         self.enter(place, need)
     }
 
     /// Opens the storage of a place to list it.
     pub(super) fn examine(&self, place: &Place) -> Result<Opened, Error> {
-        self.check(place, Need::Examine)?;
-        self.enter(place, Need::Examine)
+        self.open_for(place, Need::Examine)
     }
 
     /// Opens the storage of a place to stat it.
     pub(super) fn look(&self, place: &Place) -> Result<Opened, Error> {
-        self.check(place, Need::Look)?;
-        self.enter(place, Need::Look)
+        self.open_for(place, Need::Look)
     }
 
     /// Opens the base of an incoming transfer; also returns the writable paths below it.
@@ -422,14 +424,12 @@ pub(super) fn account_name(principal: &Principal, snapshot: &Snapshot) -> Result
 }
 
 impl Opened {
-    /// Runs work on the place as its account, in a separate thread.
+    /// Runs work on the place as its account, on a thread of that account.
     pub fn run<T: Send + 'static>(
         self,
-        name: &str,
         work: impl FnOnce(&dyn Store, &RelPath) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let Opened { store, path, account } = self;
-        let thread = account.spawn(name, move || work(&*store, &path))?;
-        thread.join().expect("a panic aborts the process")
+        account.run(move || work(&*store, &path))
     }
 }

@@ -150,6 +150,7 @@ pub struct Site {
     managing: Mutex<()>,
     pub(crate) lending: files::file_sessions::FdPassing,
     pub(crate) left_drafts: files::file_sessions::LeftDrafts,
+    pub(crate) workspaces: files::workspaces::Workspaces,
     giving_up: queue::cancel_cleanup::CancelCleanup,
 }
 
@@ -200,6 +201,7 @@ impl Site {
             managing: Mutex::default(),
             lending: files::file_sessions::FdPassing::default(),
             left_drafts: files::file_sessions::LeftDrafts::default(),
+            workspaces: files::workspaces::Workspaces::default(),
             giving_up: queue::cancel_cleanup::CancelCleanup::default(),
         });
         fetching.belongs_to(&site);
@@ -381,6 +383,7 @@ impl Site {
     /// Re-evaluates running transfers, sessions and circuits against a new configuration and ends those it forbids.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
+        self.workspaces.judge(now);
         self.judge_queue(now);
         self.kept_sessions.look(now);
         self.parking.look(now);
@@ -404,6 +407,7 @@ impl Site {
         let error = error.at(self.name().as_str());
         self.stop_queue(&error);
         self.transfers.stop_all(&error);
+        self.workspaces.stop_all(&error);
         self.kept_sessions.close();
     }
 }

@@ -13,6 +13,7 @@
 //! device swapped in cannot hang a call; every error names the operation and the path.
 //! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
 
+pub mod checksum;
 pub mod errno;
 pub mod fault;
 mod file;

@@ -10,8 +10,8 @@
 use super::frame::{FrameKind, HEAD_BYTES, head};
 use super::message::{Space, TransferId, batch};
 use super::{decode, encode, violation};
-use crate::entry::{Entry, FileTime};
-use crate::error::Error;
+use crate::entry::{Entry, FileTime, Stamp};
+use crate::error::{Code, Error};
 use crate::lease::locks::Span;
 use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
@@ -229,6 +229,18 @@ impl Op {
     pub fn changes(&self) -> bool {
         matches!(self, Op::Publish { .. }) || !self.changed_paths().is_empty()
     }
+}
+
+/// The condition under which a draft may be published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precondition {
+    /// Always.
+    #[default]
+    None,
+    /// The name is free (`If-None-Match: *`).
+    Absent,
+    /// The file has this version (`If-Match`).
+    Version(Stamp),
 }
 
 /// The initial content of a draft.
@@ -507,6 +519,22 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// As `operate`.
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error>;
+
+    /// Sets the condition under which a draft is published from now on; it is checked in the same step.
+    ///
+    /// # Errors
+    /// `Unsupported` where the files are elsewhere; `NotOpen`.
+    fn require(&self, _draft: Handle, _condition: Precondition) -> Result<(), Error> {
+        Err(Error::new(
+            Code::Unsupported,
+            "set precondition",
+            "file session",
+            "the files are at another site",
+        ))
+    }
+
+    /// Hints that an open file is read sequentially from start to end.
+    fn expect_order(&self, _file: Handle) {}
 
     /// Opens a file for reading without a request, if all of its content was prefetched and `is_known` accepts that
     /// version.

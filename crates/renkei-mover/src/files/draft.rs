@@ -3,11 +3,12 @@
 //! The current content is copied at the first write, not before. A published draft is the file itself; a later write
 //! begins the next version. A draft that is dropped leaves nothing.
 
-use renkei_core::entry::{EntryKind, FileTime, Meta, Stamp};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
+use renkei_core::wire::file::Precondition;
 use renkei_store::metadata::SET_ID;
-use renkei_store::{Detail, Dir, ReadFile, WriteFile, privileges};
+use renkei_store::{Detail, Dir, ReadFile, Replaced, WriteFile, privileges};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -21,6 +22,10 @@ const HOLE_BYTES: usize = 64 << 10;
 /// Offset from which written data is flushed at once (writeback), so that publishing a large file does not wait for
 /// all of it.
 const WRITEBACK_FROM: u64 = 16 << 20;
+
+/// Held while a draft is published on condition of the version before: of two such writers one comes first. Writers
+/// without a condition are not held up.
+static CONDITIONAL: Mutex<()> = Mutex::new(());
 
 /// A draft.
 pub(crate) struct Draft {
@@ -39,6 +44,8 @@ pub(crate) struct Draft {
     is_new: AtomicBool,
     /// Whether its content is not needed any more.
     is_given_up: AtomicBool,
+    /// The condition under which it is published.
+    condition: Mutex<Precondition>,
     /// Counter of drafts that were dropped but not given up, which are kept; without it a dropped draft is removed.
     left: Option<Arc<AtomicUsize>>,
 }
@@ -163,8 +170,8 @@ impl Draft {
     fn new(target: Target, temp: Vec<u8>, mode: u32, body: Body, left: Option<Arc<AtomicUsize>>) -> Self {
         let (target, body) = (Mutex::new(target), RwLock::new(body));
         let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
-        let (seen, base) = Default::default();
-        Draft { temp, mode, target, body, seen, base, is_broken, is_new, is_given_up, left }
+        let (seen, base, condition) = Default::default();
+        Draft { temp, mode, target, body, seen, base, condition, is_broken, is_new, is_given_up, left }
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<Stamp>> {
@@ -173,6 +180,11 @@ impl Draft {
 
     fn base(&self) -> MutexGuard<'_, Option<Box<dyn ReadFile>>> {
         self.base.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the condition under which it is published.
+    pub(crate) fn require(&self, condition: Precondition) {
+        *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
 
     /// Has the content removed when the draft is dropped.
@@ -284,7 +296,7 @@ impl Draft {
             return Err(gone(&target));
         }
         let mut seen = self.seen();
-        let replaced = from.replace(&self.temp, &*target.dir, &target.name, seen.as_ref())?;
+        let replaced = self.replace(from, &target, seen.as_ref())?;
         let stamp = replaced.stamp.map_or_else(|| file.stamp(), Ok)?;
         *seen = Some(stamp);
         drop(seen);
@@ -293,6 +305,31 @@ impl Draft {
             *self.target() = Target { name, path, ..target };
         }
         Ok((self.target().clone(), stamp))
+    }
+
+    /// Renames the temporary file if its condition holds.
+    fn replace(&self, from: &dyn Dir, target: &Target, seen: Option<&Stamp>) -> Result<Replaced, Error> {
+        let condition = *self.condition.lock().unwrap_or_else(PoisonError::into_inner);
+        let rename = || from.replace(&self.temp, &*target.dir, &target.name, seen);
+        match condition {
+            Precondition::None => rename(),
+            Precondition::Absent => {
+                from.rename_no_replace(&self.temp, &*target.dir, &target.name).map(|()| Replaced::default())
+            }
+            Precondition::Version(expected) => {
+                let _alone = CONDITIONAL.lock().unwrap_or_else(PoisonError::into_inner);
+                match target.dir.entry(&target.name, Detail::Basic) {
+                    Ok((Entry { kind: EntryKind::File { stamp, .. }, .. }, _)) if stamp == expected => {
+                        rename()
+                    }
+                    Err(error) if error.code != Code::PathNotFound => Err(error),
+                    _ => {
+                        let cause = "another version was published meanwhile, or it was removed";
+                        Err(Error::new(Code::VersionReplaced, "publish", &target.path, cause))
+                    }
+                }
+            }
+        }
     }
 
     /// The metadata of the new version: that of the previous one except for mtime and set-id bits.

@@ -15,7 +15,7 @@ use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
-    Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Start,
+    Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
 use renkei_core::wire::message::{BATCH_ENTRIES, Space};
 use renkei_core::wire::{encode, violation};
@@ -574,6 +574,16 @@ impl LocalFiles {
 }
 
 impl Files for LocalFiles {
+    fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
+        match &*self.draft(draft)? {
+            Open::Draft(draft) => {
+                draft.require(condition);
+                Ok(())
+            }
+            _ => Err(unknown(draft)),
+        }
+    }
+
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.expect_writable(&op)?;
         if !op.changes() {

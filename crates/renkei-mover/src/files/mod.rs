@@ -14,4 +14,7 @@ pub(crate) mod read_ahead;
 pub mod remote_files;
 pub(crate) mod rpc;
 pub mod server;
+pub mod workspace;
+#[cfg(any(test, feature = "testing"))]
+pub mod workspace_suite;
 pub(crate) mod write_behind;

@@ -268,15 +268,6 @@ impl RemoteFiles {
         self.config.memory
     }
 
-    /// Hints that an open file will be read sequentially from start to end, so that this need not be detected.
-    pub fn expect_order(&self, handle: Handle) -> Result<(), Error> {
-        let (_, conn) = self.conn()?;
-        if let Opened::File(ahead) = &self.find(handle)?.kind {
-            ahead.expect_order(&conn);
-        }
-        Ok(())
-    }
-
     /// Pipelines many operations; the answers come in order. Only operations without a handle may be sent so.
     ///
     /// # Errors
@@ -642,6 +633,15 @@ impl Drop for RemoteFiles {
 }
 
 impl Files for RemoteFiles {
+    /// Read-ahead begins at once, and need not detect the order.
+    fn expect_order(&self, file: Handle) {
+        if let (Ok((_, conn)), Ok(open)) = (self.conn(), self.find(file))
+            && let Opened::File(ahead) = &open.kind
+        {
+            ahead.expect_order(&conn);
+        }
+    }
+
     fn lessor(&self, _: Option<&[u8]>) -> Option<Arc<dyn Lessor>> {
         self.config.leases.then(|| self.lease_client.clone() as Arc<dyn Lessor>)
     }

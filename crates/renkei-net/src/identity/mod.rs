@@ -7,6 +7,7 @@
 //! other sites accept it. The rules of mapping are in `renkei_core::identity`.
 
 pub mod account;
+mod account_pool;
 pub mod agency;
 pub mod authority;
 pub mod certificate;

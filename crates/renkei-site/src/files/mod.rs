@@ -2,6 +2,7 @@
 
 pub mod file_sessions;
 pub(crate) mod remote_locks;
+pub(crate) mod workspaces;
 
 use super::Site;
 use super::access::Access;
@@ -10,6 +11,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
+use renkei_store::checksum::Checksum;
 use renkei_store::permission_denied::{Attempt, refused};
 use renkei_store::temp::is_temp_name;
 use renkei_store::temp::refuse_temp_names;
@@ -24,11 +26,7 @@ impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        at(
-            access,
-            &place,
-            access.look(&place)?.run("stat", |store, path| read(store, path, stat(store, path))),
-        )
+        at(access, &place, access.look(&place)?.run(|store, path| read(store, path, stat(store, path))))
     }
 
     /// The directory that a place resolves to; symbolic links inside the storage are followed.
@@ -38,7 +36,7 @@ impl Site {
             let entry = store.dir(path).and_then(|dir| dir.self_entry(Detail::Full));
             Ok(read(store, path, entry)?.0)
         };
-        at(access, &place, access.look(&place)?.run("stat", work))
+        at(access, &place, access.look(&place)?.run(work))
     }
 
     /// Examines the destination of a copy and selects the matching choice; a missing directory is created if the
@@ -69,7 +67,7 @@ impl Site {
         at(
             access,
             &place,
-            access.examine(&place)?.run("list", |store, path| {
+            access.examine(&place)?.run(|store, path| {
                 let listed = store.dir(path).and_then(|dir| list(&*dir, on_part));
                 read(store, path, listed)
             }),
@@ -81,7 +79,7 @@ impl Site {
         audit(access, "mkdir", place);
         let work =
             move |store: &dyn Store, path: &RelPath| settled(store, &[path], make_dir(store, path, parents));
-        at(access, place, access.open(place, true)?.run("mkdir", work))
+        at(access, place, access.open(place, true)?.run(work))
     }
 
     /// Removes a file, or with `recursive` a tree; a stop ends it early, with the rest left in place.
@@ -91,7 +89,7 @@ impl Site {
         let work = move |store: &dyn Store, path: &RelPath| {
             settled(store, &[path], remove(store, path, recursive, &stop))
         };
-        at(access, place, access.open(place, true)?.run("remove", work))
+        at(access, place, access.open(place, true)?.run(work))
     }
 
     /// Renames within one storage, replacing an existing file.
@@ -109,14 +107,14 @@ impl Site {
             let renamed = rename(store, from, &to);
             settled(store, &[from, &target(store, from, to)], renamed)
         };
-        at(access, from, access.open(from, true)?.run("rename", work))
+        at(access, from, access.open(from, true)?.run(work))
     }
 
     /// Space used by a tree; can be stopped.
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| read(store, path, usage(store, path, &stop));
-        at(access, place, access.examine(place)?.run("usage", work))
+        at(access, place, access.examine(place)?.run(work))
     }
 
     /// Space of the file system below a place.
@@ -130,7 +128,7 @@ impl Site {
                 free_files: space.files_free,
             })
         };
-        at(access, place, access.look(place)?.run("space", work))
+        at(access, place, access.look(place)?.run(work))
     }
 
     /// Checksum of the current content of a file; can be stopped.
@@ -146,7 +144,7 @@ impl Site {
             let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
             checksum(&*read(store, path, opened)?, algorithm, &stop)
         };
-        at(access, place, access.examine(place)?.run("checksum", work))
+        at(access, place, access.examine(place)?.run(work))
     }
 }
 
@@ -294,45 +292,14 @@ fn usage(store: &dyn Store, path: &RelPath, stop: &Stop) -> Result<Usage, Error>
 
 /// Checksum of an open file up to its end; can be stopped.
 pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm, stop: &Stop) -> Result<Vec<u8>, Error> {
-    match algorithm {
-        Algorithm::Blake3 => {
-            let mut hasher = blake3::Hasher::new();
-            each_chunk(file, stop, |bytes| {
-                hasher.update(bytes);
-            })?;
-            Ok(hasher.finalize().as_bytes().to_vec())
-        }
-        Algorithm::Sha256 => rust_crypto::<sha2::Sha256>(file, stop),
-        Algorithm::Md5 => rust_crypto::<md5::Md5>(file, stop),
-        Algorithm::Adler32 => {
-            let mut adler = simd_adler32::Adler32::new();
-            each_chunk(file, stop, |bytes| adler.write(bytes))?;
-            Ok(adler.finish().to_be_bytes().to_vec())
-        }
-        Algorithm::Crc32c => {
-            let mut crc = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-            each_chunk(file, stop, |bytes| crc.update(bytes))?;
-            Ok((crc.finalize() as u32).to_be_bytes().to_vec())
-        }
-    }
-}
-
-fn rust_crypto<D: sha2::Digest>(file: &dyn ReadFile, stop: &Stop) -> Result<Vec<u8>, Error> {
-    let mut digest = D::new();
-    each_chunk(file, stop, |bytes| digest.update(bytes))?;
-    Ok(digest.finalize().to_vec())
-}
-
-fn each_chunk(file: &dyn ReadFile, stop: &Stop, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
-    let mut buf = vec![0; READ_BYTES];
-    let mut at = 0;
+    let (mut sum, mut buf, mut at) = (Checksum::new(algorithm), vec![0; READ_BYTES], 0);
     loop {
         stop.check()?;
         let count = file.read_at(&mut buf, at)?;
         if count == 0 {
-            return Ok(());
+            return Ok(sum.finish());
         }
-        take(&buf[..count]);
+        sum.update(&buf[..count]);
         at += count as u64;
     }
 }

@@ -7,6 +7,9 @@ use crate::tree::noise;
 use renkei_config::home::Home;
 use renkei_core::error::Code;
 use renkei_core::wire::message::{Reply, Request};
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
+use renkei_mover::files::workspace::Workspace;
+use renkei_mover::files::workspace_suite;
 use renkei_net::identity::agency::{AGENT_LIFE, Sponsor};
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::certificate::{Facts, parse_chain};
@@ -18,6 +21,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
@@ -137,6 +141,23 @@ impl Person {
     fn agent_home(&self, site: &Site) -> Home {
         Home::at(&self.dir.join("state/agents").join(format!("scratch@{}", site.name)))
     }
+}
+
+#[test]
+fn the_file_service_works_on_the_storage_of_an_agent() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let _agent = Agent::start(&person, &world.titech);
+    let authority = Authority::load(&raw::home(&world.titech)).unwrap();
+    let credential = raw::issue_user(&authority, &agents_account(), 1, SystemTime::now());
+    let far = RemoteDir {
+        dialler: raw::dialler(&world.titech, &credential),
+        site: raw::name(&world.titech),
+        place: raw::place("/scratch"),
+        write: true,
+    };
+    let files = RemoteFiles::open(far, Config::default()).unwrap();
+    workspace_suite::all(&Workspace::new(Arc::new(files)));
 }
 
 #[test]

@@ -10,12 +10,15 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::decode;
 use renkei_core::wire::file::{
-    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame,
+    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Precondition, Start, begin_frame,
 };
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use renkei_mover::files::workspace::{Create, Workspace};
+use renkei_mover::files::workspace_suite;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -424,4 +427,57 @@ fn cat_and_put_carry_bytes_between_programs_and_sites() {
         let output = titech.command().args(["cat", &kek.place(path)]).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{output:?}");
     }
+}
+
+/// A workspace at a site, for titech's user.
+fn workspace(from: &Site, of: &Site, place: &str) -> Workspace {
+    Workspace::new(Arc::new(RemoteFiles::open(far(from, of, place, true), Config::default()).unwrap()))
+}
+
+#[test]
+fn a_storage_of_another_site_passes_the_suite() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    fs::create_dir(kek.root().join("place")).unwrap();
+    let workspace = workspace(titech, kek, "/data/place");
+    workspace_suite::all(&workspace);
+    let condition = Precondition::Absent;
+    let refused = workspace.create(&rel("x"), Create { condition, ..Create::default() });
+    let refused = refused.map(drop).unwrap_err();
+    assert_eq!(refused.code, Code::Unsupported, "conditions are checked where the files are");
+    drop(workspace);
+    let begun = Instant::now();
+    // The PoP removes what is left of a session after its end.
+    while fs::read_dir(kek.root().join("place")).unwrap().count() > 0 {
+        assert!(begun.elapsed() < SOON, "something is left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    kek.ok(&["volume", "create", "genome", "--storage", "data"]);
+    kek.ok(&["volume", "grant", "genome", "titech", "write"]);
+    workspace_suite::all(&workspace(titech, kek, "/genome"));
+    let account = account();
+    titech.ok(&[
+        "volume",
+        "subscribe",
+        "genome",
+        "--from",
+        "kek",
+        "--storage",
+        "data",
+        "--account",
+        &account,
+    ]);
+    titech.ok(&["volume", "grant", "genome", "*@titech", "write"]);
+    let begun = Instant::now();
+    while titech.json(&["volume", "show", "genome"]).1["standing"]["followed"]["writes"] != true {
+        assert!(begun.elapsed() < Duration::from_secs(45), "it may not write");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    workspace_suite::all(&workspace(titech, titech, "/genome"));
 }

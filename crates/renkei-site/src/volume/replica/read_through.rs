@@ -8,13 +8,13 @@
 use super::source_selection::{Failing, Wish, is_of_the_way};
 use crate::Site;
 use renkei_catalogue::{VolumeId, VolumeTree};
-use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Content, NodeId};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::{Answer, Consistency, Files as _, Handle, Op};
-use renkei_core::wire::violation;
+use renkei_core::wire::file::Consistency;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use renkei_mover::files::workspace::{Reader, Workspace};
 use renkei_store::local::LocalStore;
 use renkei_store::{ReadFile, Space, Store};
 use renkei_volume::follower::outbox::Outbox;
@@ -221,26 +221,18 @@ impl ReadThrough {
         expected: Stamp,
     ) -> Result<Box<dyn ReadFile>, Error> {
         let files = self.session(name, site)?;
-        let opened = files.operate(Op::Open(path.clone()), &[]).inspect_err(|error| {
+        let opened = Workspace::new(files.clone()).open(path).inspect_err(|error| {
             if is_of_the_way(error, site) {
                 self.leave(name, site, &files);
             }
         });
-        match opened? {
-            Answer::Opened { handle, item } => {
-                let EntryKind::File { stamp, .. } = item.entry.kind else {
-                    return Err(Error::new(
-                        Code::SourceChanged,
-                        "open",
-                        path,
-                        format!("it is no longer a file at {site}"),
-                    ));
-                };
-                let stamp = if stamp.may_be(&expected) { expected } else { stamp };
-                Ok(Box::new(FarFile { files, handle, stamp }))
-            }
-            other => Err(violation("open", format_args!("{other:?}"))),
-        }
+        let reader = opened?;
+        let Ok(stamp) = reader.version() else {
+            let cause = format!("it is no longer a file at {site}");
+            return Err(Error::new(Code::SourceChanged, "open", path, cause));
+        };
+        let stamp = if stamp.may_be(&expected) { expected } else { stamp };
+        Ok(Box::new(FarFile { reader, stamp }))
     }
 }
 
@@ -283,8 +275,7 @@ impl ReadFile for Named {
 
 /// A file at another site.
 struct FarFile {
-    files: Arc<RemoteFiles>,
-    handle: Handle,
+    reader: Reader,
     stamp: Stamp,
 }
 
@@ -294,14 +285,7 @@ impl ReadFile for FarFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
-        let mut done = 0;
-        while done < buf.len() {
-            match self.files.read(self.handle, offset + done as u64, &mut buf[done..])? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
+        self.reader.read_at(buf, offset)
     }
 
     fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
@@ -316,11 +300,5 @@ impl ReadFile for FarFile {
 
     fn is_version(&self) -> bool {
         true
-    }
-}
-
-impl Drop for FarFile {
-    fn drop(&mut self) {
-        let _ = self.files.operate(Op::Close(self.handle), &[]);
     }
 }

@@ -8,13 +8,14 @@ use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
-use renkei_core::wire::file::{Answer, Files, Handle, Op};
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
+use renkei_mover::files::workspace::{Follow, Reader, Workspace};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes per read call.
 const READ_BYTES: usize = 1 << 20;
@@ -64,9 +65,9 @@ fn print_local(path: &Path) -> Result<(), Error> {
 }
 
 fn print_far(path: &EndpointPath, context: &Context) -> Result<(), Error> {
-    let (files, handle) = open(context, &path.site, place(path)?)?;
-    files.expect_order(handle)?;
-    print_parts(|buf, offset| files.read(handle, offset, buf))
+    let reader = open(context, &path.site, place(path)?)?;
+    reader.expect_order();
+    print_parts(|buf, offset| reader.read_at(buf, offset))
 }
 
 /// Prints in parts what `read` returns for a buffer and an offset.
@@ -83,7 +84,7 @@ fn print_parts(mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>) -> 
 }
 
 /// Opens a file, following symbolic links within its storage.
-fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteFiles, Handle), Error> {
+fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<Reader, Error> {
     for _ in 0..MAX_LINKS {
         let (dir, name) = split(&place)?;
         let far = RemoteDir {
@@ -92,11 +93,10 @@ fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<(RemoteF
             place: dir.clone(),
             write: false,
         };
-        let files = RemoteFiles::open(far, Config::default())?;
-        match files.operate(Op::Open(name.clone()), b"") {
-            Ok(Answer::Opened { handle, .. }) => return Ok((files, handle)),
-            Ok(other) => return Err(renkei_core::wire::violation("answer", format_args!("{other:?}"))),
-            Err(error) => place = follow(&files, &dir, &name)?.ok_or(error)?,
+        let workspace = Workspace::new(Arc::new(RemoteFiles::open(far, Config::default())?));
+        match workspace.open(&name) {
+            Ok(reader) => return Ok(reader),
+            Err(error) => place = follow(&workspace, &dir, &name)?.ok_or(error)?,
         }
     }
     Err(Error::new(Code::BadPath, "open", &place, "too many levels of symbolic links"))
@@ -111,8 +111,8 @@ pub(crate) fn split(place: &Place) -> Result<(Place, RelPath), Error> {
 }
 
 /// The target of a symbolic link, if it is one and leads into its storage.
-fn follow(files: &RemoteFiles, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
-    let Ok(Answer::Item(item)) = files.operate(Op::Look(name.clone()), b"") else { return Ok(None) };
+fn follow(workspace: &Workspace, dir: &Place, name: &RelPath) -> Result<Option<Place>, Error> {
+    let Ok(item) = workspace.stat(name, Follow::No) else { return Ok(None) };
     let EntryKind::Symlink { target } = item.entry.kind else { return Ok(None) };
     if target.starts_with(b"/") {
         return Ok(None);

@@ -2,14 +2,14 @@
 
 use super::done::done;
 use super::many::Many;
-use super::single::{self, FileSessions};
+use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::glob;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Alteration, Item, Op};
-use renkei_mover::files::remote_files::RemoteFiles;
+use renkei_core::wire::file::{Alteration, Item};
+use renkei_mover::files::workspace::{Follow, ListFrom, Workspace};
 use std::ffi::OsString;
 
 /// Change the permissions of files and directories at a site
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut changed = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |many, path| {
         let (files, name) = sessions.parent_of(path)?;
-        let top = single::item(files, Op::Look(name.clone()))?;
+        let top = files.stat(&name, Follow::No)?;
         let mut todo = vec![(name, top)];
         while let Some((name, item)) = todo.pop() {
             match change(args, files, &name, &item) {
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 /// Changes one entry; returns its children, if they are to be changed too.
 fn change(
     args: &Args,
-    files: &RemoteFiles,
+    files: &Workspace,
     name: &RelPath,
     item: &Item,
 ) -> Result<Vec<(RelPath, Item)>, Error> {
@@ -164,13 +164,13 @@ fn change(
     };
     let mut below = Vec::new();
     if is_dir && args.recursive {
-        for item in single::list(files, name)? {
+        for item in files.list(name, ListFrom::default())?.items {
             below.push((name.child(item.entry.path.as_bytes())?, item));
         }
     }
     let mode = args.mode.apply(item.entry.meta.mode, is_dir);
     let change = Alteration { mode: Some(mode), mtime: None, owner: None, group: None };
-    single::item(files, Op::Alter { path: name.clone(), change })?;
+    files.set_attr(name, change)?;
     Ok(below)
 }
 

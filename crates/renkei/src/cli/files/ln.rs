@@ -2,12 +2,11 @@
 
 use super::done::done;
 use super::many::Many;
-use super::single::{self, FileSessions};
+use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::connect::{place, remote};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{EndpointPath, printable};
-use renkei_core::wire::file::Op;
+use renkei_core::path::{EndpointPath, RelPath, printable};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -36,19 +35,18 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut make = || -> Result<String, Error> {
         let link = remote(&args.link, context)?;
         let (files, name) = sessions.parent_of(&link)?;
-        let op = match args.symbolic {
-            true => Op::MakeSymlink { path: name, target: args.target.as_bytes().to_vec() },
-            false => hard_link(&remote(&args.target, context)?, &link)?,
+        match args.symbolic {
+            true => files.symlink(args.target.as_bytes(), &name)?,
+            false => files.link(&target_below(&remote(&args.target, context)?, &link)?, &name)?,
         };
-        single::item(files, op)?;
         Ok(format!("{link} -> {}", printable(args.target.as_bytes())))
     };
     let made = make().map_err(|error| error.at("client"))?;
     done("made", vec![made], &many, context)
 }
 
-/// A hard link, with both paths relative to the directory of the new name.
-fn hard_link(target: &EndpointPath, link: &EndpointPath) -> Result<Op, Error> {
+/// The path of a hard link's target, relative to the directory of the new name.
+fn target_below(target: &EndpointPath, link: &EndpointPath) -> Result<RelPath, Error> {
     let cause = "the file must be at the same site, in the directory of the link or below";
     let elsewhere = || Error::new(Code::CrossDevice, "link", target, cause);
     let (from, to) = (place(target)?, place(link)?);
@@ -56,7 +54,5 @@ fn hard_link(target: &EndpointPath, link: &EndpointPath) -> Result<Op, Error> {
     if target.site != link.site || from.storage != to.storage {
         return Err(elsewhere());
     }
-    let from = from.path.below(&dir).ok_or_else(elsewhere)?;
-    let to = to.path.below(&dir).ok_or_else(elsewhere)?;
-    Ok(Op::MakeLink { from, to })
+    from.path.below(&dir).ok_or_else(elsewhere)
 }

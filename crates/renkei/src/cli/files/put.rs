@@ -6,11 +6,11 @@ use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place, remote};
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::file::{Answer, Files, Op, Start};
-use renkei_core::wire::violation;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
+use renkei_mover::files::workspace::{Create, Workspace};
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::sync::Arc;
 
 /// Bytes per read call.
 const READ_BYTES: usize = 1 << 20;
@@ -40,11 +40,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let (dir, name) = split(&place(&path)?)?;
     let far =
         RemoteDir { dialler: dialler(context, &[&path.site])?, site: path.site, place: dir, write: true };
-    let files = RemoteFiles::open(far, Config::default())?;
-    let begun = files.operate(Op::Draft { path: name, start: Start::Empty, mode: args.mode }, b"")?;
-    let Answer::Opened { handle, .. } = begun else {
-        return Err(violation("answer", format_args!("{begun:?}")));
-    };
+    let workspace = Workspace::new(Arc::new(RemoteFiles::open(far, Config::default())?));
+    let writer = workspace.create(&name, Create { mode: args.mode, ..Create::default() })?;
     let (mut input, mut buf, mut offset) = (io::stdin().lock(), vec![0; READ_BYTES], 0);
     loop {
         let count = match input.read(&mut buf) {
@@ -55,10 +52,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
                 return Err(Error::new(Code::IoFailed, "read", "standard input", error).at("client"));
             }
         };
-        files.operate(Op::Write { handle, offset }, &buf[..count])?;
+        writer.write_at(&buf[..count], offset)?;
         offset += count as u64;
     }
-    files.operate(Op::Publish { handle, mtime: None }, b"")?;
-    files.operate(Op::Close(handle), b"")?;
+    writer.publish(None, None)?;
     done("written", vec![shown], &Many::new(context), context)
 }

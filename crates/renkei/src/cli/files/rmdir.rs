@@ -2,11 +2,10 @@
 
 use super::done::done;
 use super::many::Many;
-use super::single::{self, FileSessions};
+use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::glob;
 use renkei_core::error::Error;
-use renkei_core::wire::file::Op;
 use std::ffi::OsString;
 
 /// Remove empty directories at a site
@@ -22,7 +21,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let mut removed = Vec::new();
     many.each(&glob::expanded(&args.paths, context)?, |_, path| {
         let (files, name) = sessions.parent_of(path)?;
-        single::done(files, Op::RemoveDir(name))?;
+        files.rmdir(&name)?;
         removed.push(path.to_string());
         Ok(())
     })?;

@@ -1,0 +1,228 @@
+//! What every workspace must do, whatever files are behind it: one suite for storages, volumes, agents and far sites.
+#![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
+
+use super::workspace::{Create, Follow, ListFrom, Replace, Workspace};
+use renkei_core::entry::{EntryKind, FileTime};
+use renkei_core::error::Code;
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::{Alteration, Precondition, Start};
+use renkei_core::wire::message::Algorithm;
+
+fn path(text: &str) -> RelPath {
+    RelPath::parse(text.as_bytes()).unwrap()
+}
+
+fn put(workspace: &Workspace, name: &str, content: &[u8]) {
+    let writer = workspace.create(&path(name), Create::default()).unwrap();
+    writer.write_at(content, 0).unwrap();
+    writer.publish(None, None).unwrap();
+}
+
+fn read(workspace: &Workspace, name: &str) -> Vec<u8> {
+    let reader = workspace.open(&path(name)).unwrap();
+    let mut all = vec![0; reader.size() as usize + 1];
+    let count = reader.read_at(&mut all, 0).unwrap();
+    all.truncate(count);
+    all
+}
+
+fn names(workspace: &Workspace, dir: &str) -> Vec<String> {
+    let page = workspace.list(&path(dir), ListFrom::default()).unwrap();
+    page.items.iter().map(|item| item.entry.path.to_string()).collect()
+}
+
+/// Runs the suite in an empty, writable place.
+pub fn all(workspace: &Workspace) {
+    a_version_is_invisible_until_it_is_published(workspace);
+    content_is_verified_before_it_is_published(workspace);
+    a_reader_keeps_its_version(workspace);
+    lists_are_ordered_and_paged(workspace);
+    names_change_as_the_caller_says(workspace);
+    links_are_followed_inside_alone(workspace);
+    attributes_change(workspace);
+    assert!(workspace.space().unwrap().total_bytes > 0);
+}
+
+fn a_version_is_invisible_until_it_is_published(workspace: &Workspace) {
+    let writer = workspace.create(&path("new"), Create { mode: 0o640, ..Create::default() }).unwrap();
+    writer.write_at(b"world", 6).unwrap();
+    writer.write_at(b"hello ", 0).unwrap();
+    assert!(!names(workspace, "").contains(&"new".to_owned()));
+    let published = writer.publish(Some(FileTime { secs: 1_000_000_000, nanos: 5 }), None).unwrap();
+    assert_eq!((published.entry.size(), published.entry.meta.mode & 0o7777), (11, 0o640));
+    assert_eq!(read(workspace, "new"), b"hello world");
+    let found = workspace.stat(&path("new"), Follow::No).unwrap();
+    assert_eq!(found.entry.meta.mtime, FileTime { secs: 1_000_000_000, nanos: 5 });
+    let abandoned = workspace.create(&path("abandoned"), Create::default()).unwrap();
+    abandoned.write_at(b"x", 0).unwrap();
+    abandoned.abandon();
+    assert_eq!(names(workspace, ""), ["new"]);
+    let longer =
+        workspace.create(&path("new"), Create { start: Start::Content, ..Create::default() }).unwrap();
+    longer.write_at(b"!", 11).unwrap();
+    longer.publish(None, None).unwrap();
+    assert_eq!(read(workspace, "new"), b"hello world!");
+    workspace.remove(&path("new")).unwrap();
+    let gone = workspace.stat(&path("new"), Follow::Yes).unwrap_err();
+    assert_eq!(gone.code, Code::PathNotFound);
+}
+
+fn content_is_verified_before_it_is_published(workspace: &Workspace) {
+    let content = vec![7; 3 << 20];
+    let mut sum = renkei_store::checksum::Checksum::new(Algorithm::Md5);
+    sum.update(&content);
+    let sum = sum.finish();
+    let create = Create { checksum: Some(Algorithm::Md5), ..Create::default() };
+    let half = content.len() / 2;
+    // In order the checksum follows the writes, else the content is read back.
+    for order in [[0, half], [half, 0]] {
+        let writer = workspace.create(&path("sum"), create).unwrap();
+        for offset in order {
+            writer.write_at(&content[offset..offset + half], offset as u64).unwrap();
+        }
+        writer.publish(None, Some(&sum)).unwrap();
+    }
+    assert_eq!(workspace.open(&path("sum")).unwrap().checksum(Algorithm::Md5).unwrap(), sum);
+    let writer = workspace.create(&path("sum"), create).unwrap();
+    writer.write_at(b"other", 0).unwrap();
+    assert_eq!(writer.publish(None, Some(&sum)).unwrap_err().code, Code::DigestMismatch);
+    assert_eq!(read(workspace, "sum"), content);
+    workspace.remove(&path("sum")).unwrap();
+}
+
+fn a_reader_keeps_its_version(workspace: &Workspace) {
+    put(workspace, "kept", b"first");
+    let reader = workspace.open(&path("kept")).unwrap();
+    put(workspace, "kept", b"second version");
+    let mut buf = [0; 32];
+    let count = reader.read_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf[..count], b"first");
+    let now = workspace.open(&path("kept")).unwrap();
+    assert_ne!(now.version().unwrap(), reader.version().unwrap());
+    workspace.remove(&path("kept")).unwrap();
+}
+
+fn lists_are_ordered_and_paged(workspace: &Workspace) {
+    workspace.mkdir(&path("list"), 0o755).unwrap();
+    for name in ["b2", "a", "b10", "c", "b1"] {
+        put(workspace, &format!("list/{name}"), name.as_bytes());
+    }
+    assert_eq!(names(workspace, "list"), ["a", "b1", "b10", "b2", "c"]);
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let from = ListFrom { prefix: b"b", after: after.as_deref(), most: 2 };
+        let page = workspace.list(&path("list"), from).unwrap();
+        assert!(page.items.len() <= 2);
+        found.extend(page.items.iter().map(|item| item.entry.path.to_string()));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, ["b1", "b10", "b2"]);
+    assert_eq!(workspace.list(&path("list/a"), ListFrom::default()).unwrap_err().code, Code::NotADirectory);
+    for name in ["b2", "a", "b10", "c", "b1"] {
+        workspace.remove(&path(&format!("list/{name}"))).unwrap();
+    }
+    workspace.rmdir(&path("list")).unwrap();
+}
+
+fn names_change_as_the_caller_says(workspace: &Workspace) {
+    workspace.mkdir(&path("dir"), 0o750).unwrap();
+    assert_eq!(workspace.mkdir(&path("dir"), 0o750).unwrap_err().code, Code::PathExists);
+    put(workspace, "dir/one", b"one");
+    put(workspace, "two", b"two");
+    let kept = workspace.rename(&path("dir/one"), &path("two"), Replace::No);
+    assert_eq!(kept.unwrap_err().code, Code::PathExists);
+    workspace.rename(&path("dir/one"), &path("two"), Replace::Yes).unwrap();
+    assert_eq!(read(workspace, "two"), b"one");
+    workspace.link(&path("two"), &path("dir/three")).unwrap();
+    assert_eq!(workspace.stat(&path("two"), Follow::No).unwrap().links, 2);
+    assert_eq!(workspace.rmdir(&path("dir")).unwrap_err().code, Code::NotEmpty);
+    workspace.remove(&path("dir/three")).unwrap();
+    workspace.rmdir(&path("dir")).unwrap();
+    workspace.remove(&path("two")).unwrap();
+    assert!(names(workspace, "").is_empty());
+}
+
+fn links_are_followed_inside_alone(workspace: &Workspace) {
+    workspace.mkdir(&path("real"), 0o755).unwrap();
+    put(workspace, "real/file", b"content");
+    workspace.symlink(b"real", &path("way")).unwrap();
+    workspace.symlink(b"../way/file", &path("real/link")).unwrap();
+    assert_eq!(read(workspace, "way/link"), b"content");
+    assert_eq!(workspace.stat(&path("way/link"), Follow::Yes).unwrap().entry.size(), 7);
+    let link = workspace.stat(&path("way"), Follow::No).unwrap();
+    assert!(matches!(link.entry.kind, EntryKind::Symlink { .. }));
+    put(workspace, "way/second", b"2");
+    assert_eq!(names(workspace, "way"), ["file", "link", "second"]);
+    for (target, code) in [
+        (&b"/etc/passwd"[..], Code::OutsideStorage),
+        (b"../up", Code::OutsideStorage),
+        (b"loop", Code::BadPath),
+    ] {
+        workspace.symlink(target, &path("loop")).unwrap();
+        assert_eq!(workspace.open(&path("loop")).map(drop).unwrap_err().code, code);
+        workspace.remove(&path("loop")).unwrap();
+    }
+    for name in ["real/file", "real/link", "real/second", "way"] {
+        workspace.remove(&path(name)).unwrap();
+    }
+    workspace.rmdir(&path("real")).unwrap();
+}
+
+fn attributes_change(workspace: &Workspace) {
+    put(workspace, "attr", b"x");
+    let mtime = FileTime { secs: 1_234_567_890, nanos: 0 };
+    let change = Alteration { mode: Some(0o600), mtime: Some(mtime), ..Alteration::default() };
+    workspace.set_attr(&path("attr"), change).unwrap();
+    let found = workspace.stat(&path("attr"), Follow::No).unwrap();
+    assert_eq!((found.entry.meta.mode & 0o7777, found.entry.meta.mtime), (0o600, mtime));
+    workspace.remove(&path("attr")).unwrap();
+}
+
+/// Conditional publication, for places whose files are at this PoP.
+pub fn conditions(workspace: &Workspace) {
+    let absent = Create { condition: Precondition::Absent, ..Create::default() };
+    let (first, second) = (workspace.create(&path("once"), absent), workspace.create(&path("once"), absent));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    first.write_at(b"first", 0).unwrap();
+    second.write_at(b"second", 0).unwrap();
+    let published = first.publish(None, None).unwrap();
+    assert_eq!(second.publish(None, None).unwrap_err().code, Code::PathExists);
+    assert_eq!(workspace.create(&path("once"), absent).map(drop).unwrap_err().code, Code::PathExists);
+    assert_eq!(read(workspace, "once"), b"first");
+
+    let version = super::workspace::version(&workspace.stat(&path("once"), Follow::No).unwrap()).unwrap();
+    assert_eq!(super::workspace::version(&published).unwrap().size, version.size);
+    let same = Create { condition: Precondition::Version(version), ..Create::default() };
+    let (third, fourth) = (workspace.create(&path("once"), same), workspace.create(&path("once"), same));
+    let (third, fourth) = (third.unwrap(), fourth.unwrap());
+    third.write_at(b"third", 0).unwrap();
+    fourth.write_at(b"fourth", 0).unwrap();
+    third.publish(None, None).unwrap();
+    assert_eq!(fourth.publish(None, None).unwrap_err().code, Code::VersionReplaced);
+    assert_eq!(read(workspace, "once"), b"third");
+    workspace.remove(&path("once")).unwrap();
+    let gone = workspace.create(&path("once"), same).unwrap();
+    assert_eq!(gone.publish(None, None).unwrap_err().code, Code::VersionReplaced);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::local_files::LocalFiles;
+    use renkei_store::local::{AccessMode, LocalStore};
+    use std::sync::Arc;
+
+    #[test]
+    fn files_of_a_local_store_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap());
+        let files = LocalFiles::new(store, RelPath::root(), true).unwrap();
+        let workspace = Workspace::new(Arc::new(files));
+        all(&workspace);
+        conditions(&workspace);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    }
+}

@@ -1,0 +1,275 @@
+//! The file service of the PoP: authorised workspaces, for doors.
+//!
+//! A workspace is opened for a principal and a place, as a file session is: the access is checked, and checked again when
+//! the configuration, trust, mapping or a grant changes; a workspace whose access ended refuses all further operations.
+//! Operations run on threads of the account that the place is opened as. Each change is noted in the audit log.
+
+use crate::access::Access;
+use crate::snapshot::Snapshot;
+use crate::{Counters, Site};
+use renkei_core::error::Error;
+use renkei_core::identity::Need;
+use renkei_core::path::Place;
+use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
+use renkei_mover::files::local_files::LocalFiles;
+use renkei_mover::files::workspace::Workspace;
+use renkei_mover::{Stop, fresh_id};
+use renkei_net::identity::account::Account;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+/// The open workspaces.
+#[derive(Default)]
+pub(crate) struct Workspaces(Mutex<Vec<Weak<Authorised>>>);
+
+/// What a workspace was opened for.
+struct Authorised {
+    access: Access,
+    place: Place,
+    need: Need,
+    stop: Stop,
+}
+
+impl Workspaces {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Authorised>>> {
+        self.0.lock().expect("no thread panics while it holds the lock")
+    }
+
+    /// The open ones; closed ones are forgotten.
+    fn open(&self) -> Vec<Arc<Authorised>> {
+        let mut all = self.lock();
+        all.retain(|one| one.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Ends those whose access is no longer valid.
+    pub(crate) fn judge(&self, now: &Arc<Snapshot>) {
+        for one in self.open() {
+            if let Err(error) = one.judge(now) {
+                tracing::warn!(target: "audit", principal = %one.access.principal, place = %one.place, %error, "ended");
+                one.stop.stop(error);
+            }
+        }
+    }
+
+    /// Ends all.
+    pub(crate) fn stop_all(&self, error: &Error) {
+        self.open().into_iter().for_each(|one| one.stop.stop(error.clone()));
+    }
+}
+
+impl Authorised {
+    fn judge(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
+        if Arc::ptr_eq(&self.access.snapshot, now) {
+            return Ok(());
+        }
+        self.access.judge_again(now)?;
+        Access::new(&self.access.proof, now.clone())?.open_for(&self.place, self.need).map(drop)
+    }
+}
+
+impl Site {
+    /// The files of a place, for a principal that needs them to look at, to list, to read or to write.
+    ///
+    /// # Errors
+    /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
+    pub fn files(self: &Arc<Self>, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
+        let side = |error: Error| error.at(access.site());
+        let opened = access.open_for(place, need)?;
+        let root = format!("/{}", place.storage);
+        let (store, account) = (opened.store.clone(), opened.account.clone());
+        let locker = Arc::new(self.locks.begin((access.principal.to_string(), fresh_id().map_err(side)?)));
+        let local = opened.run(move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
+        let local = Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker));
+        let authorised = Arc::new(Authorised {
+            access: access.clone(),
+            place: place.clone(),
+            need,
+            stop: Stop::default(),
+        });
+        self.workspaces.lock().push(Arc::downgrade(&authorised));
+        // Rights may have changed since the access was made.
+        authorised.judge(&self.last_snapshot()).map_err(side)?;
+        let site = self.clone();
+        Ok(Workspace::new(Arc::new(AccountFiles { site, local: Some(local), account, root, authorised })))
+    }
+}
+
+/// The files of a workspace: each operation is checked, noted and executed as the account.
+struct AccountFiles {
+    site: Arc<Site>,
+    /// Some until it is dropped.
+    local: Option<Arc<LocalFiles>>,
+    account: Account,
+    /// The storage, for the subjects of errors.
+    root: String,
+    authorised: Arc<Authorised>,
+}
+
+impl AccountFiles {
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.authorised.stop.check()?;
+        Counters::add(&self.site.counters.file_operations_total, 1);
+        let local = self.local.clone().expect("it is open until it is dropped");
+        let done = self.account.run(move || work(&local));
+        done.map_err(|error| error.under(&self.root).at(self.authorised.access.site()))
+    }
+
+    fn audit(&self, op: &Op) {
+        let Some(path) = op.changed_paths().first().copied().or(draft_path(op)) else { return };
+        let Authorised { access, place, .. } = &*self.authorised;
+        let path = place.path.join(path).unwrap_or_default();
+        let place = Place { storage: place.storage.clone(), path };
+        tracing::info!(target: "audit", principal = %access.principal, transfer = access.proof.transfer(),
+            account = self.account.name, op = name(op), %place, "file operation");
+    }
+}
+
+impl Files for AccountFiles {
+    fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        self.audit(&op);
+        Counters::add(&self.site.counters.file_bytes_total, content.len() as u64);
+        // The thread of the account outlives no call, but that cannot be told to the compiler.
+        let content = content.to_vec();
+        self.run(move |local| local.operate(op, &content))
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        let bytes = buf.len();
+        let read = self.run(move |local| {
+            let mut read = vec![0; bytes];
+            let count = local.read(handle, offset, &mut read)?;
+            read.truncate(count);
+            Ok(read)
+        })?;
+        Counters::add(&self.site.counters.file_bytes_total, read.len() as u64);
+        buf[..read.len()].copy_from_slice(&read);
+        Ok(read.len())
+    }
+
+    fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
+        self.run(move |local| local.require(draft, condition))
+    }
+
+    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
+        self.run(move |local| Ok(local.descriptor(handle))).ok().flatten()
+    }
+}
+
+impl Drop for AccountFiles {
+    fn drop(&mut self) {
+        // Drafts that were not published are removed as the account.
+        let local = self.local.take();
+        let closed = self.account.run(move || {
+            drop(local);
+            Ok(())
+        });
+        if let Err(error) = closed {
+            tracing::warn!(%error, "the files of a workspace were not closed as their account");
+        }
+    }
+}
+
+fn draft_path(op: &Op) -> Option<&renkei_core::path::RelPath> {
+    match op {
+        Op::Draft { path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+/// The name of a change in the audit log.
+fn name(op: &Op) -> &'static str {
+    match op {
+        Op::Draft { .. } => "write",
+        Op::Alter { .. } => "setattr",
+        Op::MakeDir { .. } => "mkdir",
+        Op::MakeSymlink { .. } => "symlink",
+        Op::MakeLink { .. } => "link",
+        Op::Remove(_) => "remove",
+        Op::RemoveDir(_) => "rmdir",
+        Op::Rename { .. } => "rename",
+        _ => "operation",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_config::Config;
+    use renkei_core::error::Code;
+    use renkei_core::path::RelPath;
+    use renkei_mover::files::workspace::{Create, ListFrom};
+    use renkei_mover::files::workspace_suite;
+    use renkei_net::identity::authority::Authority;
+    use renkei_net::identity::credential::KeyRequest;
+
+    /// A PoP with a storage, and alice's access as the account of this process.
+    fn pop(dir: &std::path::Path) -> (Arc<Site>, Access) {
+        let (home, data) = crate::snapshot::tests::site(dir);
+        std::fs::create_dir(data).unwrap();
+        let own = Account::own().unwrap().name;
+        std::fs::write(home.map_file(), format!("alice@kek {own}\n")).unwrap();
+        let authority = Authority::load(&home).unwrap();
+        let now = std::time::SystemTime::now();
+        let key = KeyRequest::generate().unwrap();
+        let issued = authority.issue_user("alice", &key.request, 12, now).unwrap();
+        let chain = renkei_net::identity::certificate::parse_chain(&issued.pem).unwrap();
+        let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let access = site.authorise(&site.authenticate(&chain).unwrap()).unwrap();
+        (site, access)
+    }
+
+    fn place(path: &str) -> Place {
+        Place { storage: "data".into(), path: RelPath::parse(path.as_bytes()).unwrap() }
+    }
+
+    #[test]
+    fn a_storage_passes_the_suite() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+        workspace_suite::all(&workspace);
+        workspace_suite::conditions(&workspace);
+        drop(workspace);
+        let left = std::fs::read_dir(dir.path().join("data")).unwrap().map(|item| item.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), [".rk~storage"], "more than the marker is left");
+        assert!(site.workspaces.open().is_empty());
+    }
+
+    #[test]
+    fn reading_does_not_permit_writing_and_errors_name_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        let workspace = site.files(&access, &place(""), Need::Read).unwrap();
+        let refused = workspace.create(&RelPath::parse(b"x").unwrap(), Create::default());
+        assert_eq!(refused.map(drop).unwrap_err().code, Code::ReadOnlyStorage);
+        let missing = workspace.open(&RelPath::parse(b"dir/x").unwrap()).map(drop).unwrap_err();
+        assert_eq!(
+            (missing.code, missing.subject.as_str(), missing.side.as_str()),
+            (Code::PathNotFound, "/data/dir", "kek")
+        );
+        assert_eq!(
+            site.files(&access, &place("none"), Need::Read).map(drop).unwrap_err().code,
+            Code::PathNotFound
+        );
+    }
+
+    #[test]
+    fn a_workspace_ends_with_the_rights_it_was_opened_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+        let writer = workspace.create(&RelPath::parse(b"x").unwrap(), Create::default()).unwrap();
+        std::fs::write(site.home().map_file(), "bob@kek root\n").unwrap();
+        site.read_again();
+        site.judge(&site.last_snapshot());
+        let ended = workspace.list(&RelPath::root(), ListFrom::default()).unwrap_err();
+        assert_eq!(ended.code, Code::NotMapped);
+        assert_eq!(writer.write_at(b"late", 0).unwrap_err().code, Code::NotMapped);
+        assert_eq!(site.files(&access, &place(""), Need::Read).map(drop).unwrap_err().code, Code::NotMapped);
+    }
+}
