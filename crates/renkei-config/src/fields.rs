@@ -118,7 +118,7 @@ pub const FIELDS: &[Field] = &[
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",
-        effect: "Which events are logged, as `info` or `renkei::mover=debug,info`." },
+        effect: "Which events are logged, as `info` or `renkei_mover=debug,info`." },
     Field { key: "log.format", kind: Type::Text, default: "text", env: "RENKEI_LOG_FORMAT",
         effect: "`text` for people, `json` for collectors." },
     Field { key: "storage.NAME.path", kind: Type::Text, default: "", env: "",

@@ -224,7 +224,7 @@ impl Buffer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Directives as `info` or `renkei::mover=debug,info`.
+    /// Directives as `info` or `renkei_mover=debug,info`.
     pub filter: String,
     /// Text for people or JSON for collectors.
     pub format: LogFormat,
