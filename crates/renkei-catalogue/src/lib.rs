@@ -1,8 +1,9 @@
 //! The catalogue: the database with the durable state of a PoP.
 //!
 //! SQLite in the PoP's own directory by default, PostgreSQL where the configuration names one (`catalogue`); the same
-//! statements run on both. Calls block; each statement is short. Guarantee: a write is durable when its call returns.
-//! Non-goal: data of files.
+//! statements run on both. `transfers` and `webhooks` have the queue, `trees` and `tree*` the trees of volumes, one
+//! database for each. Uses: `renkei-core`, `renkei-config`. Calls block; each statement is short. Guarantee: a write is
+//! durable when its call returns. Non-goal: data of files.
 
 mod connections;
 mod duplicate;

@@ -10,6 +10,8 @@
 //!
 //! Guarantees: close-to-open consistency (an `open` revalidates); an open handle goes on reading its version; nothing
 //! that `close` or `fsync` acknowledged is lost. Non-goals: extended attributes, `O_DIRECT` as a promise.
+//!
+//! Uses: `renkei-core`, `renkei-store`. The command line mounts, and gives the mount its files.
 
 mod attr_cache;
 mod attributes;

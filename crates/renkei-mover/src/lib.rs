@@ -1,8 +1,10 @@
 //! The mover: drives the state machines of `renkei_core::mover` with real sockets, files and threads.
 //!
-//! [`dial`] opens sessions, [`walk`] reads the source tree, [`send`] and [`receive`] are the two ends of a transfer.
-//! Data streams are blocking OS threads with their own buffers, running as the mapped account; they share one lock,
-//! taken once per unit of work.
+//! [`connect`] opens sessions, [`walk`] reads the source tree, [`send`] and [`receive`] are the two ends of a transfer,
+//! [`journal`] is what it resumes from, [`pace`] has its rates, [`hooks`] are for a PoP that forwards. [`files`] works
+//! on single files instead of trees. Data streams are blocking OS threads with their own buffers, running as the mapped
+//! account; they share one lock, taken once per unit of work. Uses: `renkei-core`, `renkei-store`, `renkei-config`,
+//! `renkei-net`. Non-goals: rights of users and the queue, which are the site's.
 
 mod commit;
 pub mod connect;

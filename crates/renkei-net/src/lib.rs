@@ -1,4 +1,10 @@
-//! Connections: TLS streams for data, the control stream of a session, and the kernel's view of both.
+//! Connections between machines, and the identity of their two ends.
+//!
+//! [`tls`] has the streams for control and data, with a record layer of its own for data; [`control`] is the control
+//! stream of a session, [`handshake`] the beginning of an accepted connection, [`reverse_registry`] the reverse
+//! connections and dial-back. [`socket`] shows what the kernel knows of a connection, and [`splice`] relays its bytes.
+//! [`identity`] has certificates, trust between sites, accounts and login. Uses: `renkei-core`, `renkei-store`,
+//! `renkei-config`. Non-goals: transfers, and the choice of a way to a site, which are the mover's.
 
 pub mod control;
 pub mod handshake;

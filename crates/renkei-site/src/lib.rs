@@ -1,8 +1,12 @@
 //! The facade of a PoP: every operation that a door, the command line or an API may ask for.
 //!
-//! A request comes in as a [`Principal`] proved by the door; [`Site::authorise`] turns it into an [`Access`]: a
-//! local account and the current [`Snapshot`]. All file work is then done by threads that run as that account.
-//! Files the administrator changes (configuration, mapping, trust) take effect with the next request.
+//! A request comes in as a [`Principal`] proved by the door; [`Site::authorise`] turns it into an [`Access`]: a local
+//! account and the current [`Snapshot`]. All file work is then done by threads that run as that account. Files the
+//! administrator changes (configuration, mapping, trust) take effect with the next request.
+//!
+//! A room for each service: [`transfer`], [`files`], [`queue`], [`buffer`], [`volume`], [`storage`], [`partners`],
+//! [`relay`] and [`status`]. Each is an `impl Site` beside the others, so they call one another through [`Site`]. Uses:
+//! all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the doors'.
 
 pub mod access;
 pub mod buffer;

@@ -1,6 +1,6 @@
 //! Snapshot: configuration, mapping, trust and open storages as of one moment.
 //!
-//! A storage is opened once (`storage_root`) and shared by all snapshots that have it unchanged, so that a change
+//! A storage is opened once (`storage::root`) and shared by all snapshots that have it unchanged, so that a change
 //! of the map never waits for a file system. Only the PoP's watch thread polls for a missing one.
 
 use super::buffer::Buffer;

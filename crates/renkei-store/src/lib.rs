@@ -1,17 +1,22 @@
 //! Storage backends: one trait, a local file system behind it, and a wrapper that injects faults.
 //!
-//! A [`Store`] is a jail: nothing outside its root can be read or written through it, whatever symbolic links,
-//! `..` or races are tried. Work is done on handles, as with openat: a [`Dir`] names one directory for as long
-//! as it lives, and every call takes one name in it. Calls block, take `&self` and share no lock, so that many
-//! threads may work on one store; those threads' own credentials (set by the caller) decide what is allowed.
+//! A [`Store`] is a jail: nothing outside its root can be read or written through it, whatever symbolic links, `..` or
+//! races are tried. Work is done on handles, as with openat: a [`Dir`] names one directory for as long as it lives, and
+//! every call takes one name in it. Calls block, take `&self` and share no lock, so that many threads may work on one
+//! store; those threads' own credentials (set by the caller) decide what is allowed.
 //!
 //! [`Dir::entry`] returns and [`WriteFile::set_meta`] takes the same [`Meta`], so a tree that is read entry by entry
 //! and written entry by entry is a faithful copy: modes with set-id bits, mtimes in ns, `user.*` attributes, POSIX
 //! ACLs, and ownership where the account may give it.
 //!
-//! Guarantees: no symbolic link is followed but by [`Store::dir`], and there only inside the root; a FIFO or
-//! device swapped in cannot hang a call; every error names the operation and the path.
-//! Non-goals: atime, file capabilities, `trusted.*` and `security.*` attributes, mandatory locks.
+//! Guarantees: no symbolic link is followed but by [`Store::dir`], and there only inside the root; a FIFO or device
+//! swapped in cannot hang a call; every error names the operation and the path. Non-goals: atime, file capabilities,
+//! `trusted.*` and `security.*` attributes, mandatory locks.
+//!
+//! [`local`] is the store on a file system, with its jail; [`fault`] and [`scoped`] wrap another store. [`marker`]
+//! recognises a directory under any path, [`leases`] and [`locks`] are the tables of their kind, [`errno`] maps the
+//! system's errors. Uses: `renkei-core`. The contract of a store is tested in `renkei-volume` (`store_conformance`), on
+//! volumes as well.
 
 pub mod checksum;
 pub mod errno;

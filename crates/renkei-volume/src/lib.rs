@@ -1,11 +1,11 @@
 //! Volumes: a directory of plain files with a catalogue of it, at the volume's home and at its followers.
 //!
-//! Both roles open a volume as a [`Store`], so code that works on stores works on volumes. The home (`home`)
-//! reconciles the catalogue with its plain files within 100 ms and appends each change to the log. A follower
-//! (`follower`) tails that log into its copy of the catalogue and keeps its own changes in an outbox over the copy.
-//! `diff` compares a plain tree with a catalogue. The files here are shared: configuration, grants, ownership of
-//! directories, lineage of the log. Guarantee: flushed changes are in the catalogue and its log. Non-goal: transfers
-//! of replicas, which the site does.
+//! Both roles open a volume as a [`Store`], so code that works on stores works on volumes. The home (`home`) reconciles
+//! the catalogue with its plain files within 100 ms and appends each change to the log. A follower (`follower`) tails
+//! that log into its copy of the catalogue and keeps its own changes in an outbox over the copy. `diff` compares a
+//! plain tree with a catalogue. The files here are shared: configuration, grants, ownership of directories, lineage of
+//! the log. Uses: `renkei-core`, `renkei-store`, `renkei-config`, `renkei-catalogue`. Guarantee: flushed changes are in
+//! the catalogue and its log. Non-goal: the network; the site ships logs and pulls replicas.
 
 pub mod config_change;
 pub mod creation;

@@ -1,6 +1,6 @@
 //! A PoP's buffer: reservations with quotas and expiry, and the names of places in it.
 //!
-//! Pure accounting. The files themselves, and the persistent state, are the `site` area of the `renkei` crate.
+//! Pure accounting. The files themselves, and the persistent state, are in `renkei_site::buffer`.
 
 mod ledger;
 mod place;

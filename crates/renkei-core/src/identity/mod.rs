@@ -1,7 +1,6 @@
 //! Rules of identity: principals, their mapping to accounts, and the scope of delegated credentials.
 //!
-//! Pure rules only. Certificates, files and the operating system's accounts are the `identity` area of the
-//! `renkei` crate.
+//! Pure rules only. Certificates, files and the operating system's accounts are in `renkei_net::identity`.
 
 mod mapping;
 mod principal;

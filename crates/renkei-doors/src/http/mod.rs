@@ -1,4 +1,7 @@
 //! The HTTP door: health, metrics and the console, over TLS on the one port.
+//!
+//! `metrics` prints the counters, `replayed` gives the HTTP server a connection whose first bytes were read already.
+//! The pages of the console are in `console`.
 
 mod metrics;
 mod replayed;

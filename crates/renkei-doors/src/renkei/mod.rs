@@ -1,8 +1,8 @@
 //! The door for other PoPs and the command line: `renkei/1`.
 //!
 //! A connection is a control stream or a data stream; its first frame tells which, and was read before a thread began
-//! (`net::handshake`). The certificate is verified here, after the handshake, so that a refusal reaches the peer with
-//! its code.
+//! (`renkei_net::handshake`). The certificate is verified here, after the handshake, so that a refusal reaches the peer
+//! with its code.
 
 mod request;
 mod session;

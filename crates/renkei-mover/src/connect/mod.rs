@@ -1,4 +1,8 @@
 //! Connections to sites: the candidates that lead there, directly or through a relay, and the handshake of a session.
+//!
+//! [`dial`] opens a session. It tries the [`routes`] one after the other, each by a [`transport`]; `relay_client` asks
+//! a relay for circuits, and [`targets`] tells a relay which addresses are permitted. [`slow_connect`] reports an
+//! attempt that takes long.
 
 pub mod dial;
 pub(crate) mod relay_client;

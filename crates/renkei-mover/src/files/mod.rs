@@ -1,8 +1,9 @@
-//! Files one by one: operations on open files over a store here, the RPC server that a session reaches them by, and
-//! the client with its read-ahead, write-behind and prefetch.
+//! Files one by one: operations on open files over a store here, the RPC server that a session reaches them by, and the
+//! client with its read-ahead, write-behind and prefetch.
 //!
-//! `local_files` is the open-file table over a [`renkei_store::Store`]; `server` serves it on the data streams of a session;
-//! `remote_files` is the client, which opens its session anew when the connection is lost.
+//! [`local_files`] is the open-file table over a [`renkei_store::Store`]; [`server`] serves it on the data streams of a
+//! session. [`remote_files`] is the client over `rpc`, which opens its session anew when the connection is lost;
+//! `draft` is a new version of a file, and `lease_client` keeps the client's lease.
 
 pub(crate) mod draft;
 pub(crate) mod lease_client;

@@ -1,10 +1,10 @@
 //! Certificates, trust between sites, TLS, local accounts and login.
 //!
-//! [`authority`] issues and revokes, [`card`] and [`trust`] have the trusted sites, [`verify`] verifies a peer's
-//! chain, [`tls`] configures the connections, [`account`] turns a principal's account into a thread that works as it,
-//! [`login`] issues certificates to local users, [`delegation`] those that transfers work with, [`agency`] those of
-//! agents, and [`mounting`] those of mounts. [`rotation`] gives the site a new authority, and [`handover`] makes
-//! other sites accept it. The rules of mapping are in `renkei_core::identity`.
+//! [`authority`] issues and revokes certificates, and hands over to its successor. [`trust`] has the cards of the
+//! trusted sites. [`verify`] verifies a peer's chain, [`tls`] configures the connections, [`map`] finds a principal's
+//! account and [`account`] makes a thread that works as it. [`login`] issues certificates to local users,
+//! [`delegation`] those that transfers work with, [`agency`] those of agents, [`mounting`] those of mounts. The rules
+//! of mapping are in `renkei_core::identity`.
 
 pub mod account;
 mod account_pool;

@@ -1,4 +1,7 @@
 //! Operations on files and directories, each executed as the account of the principal.
+//!
+//! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
+//! followed volume. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
 pub mod file_sessions;
 pub(crate) mod remote_locks;

@@ -1,10 +1,10 @@
 //! Renewal of the PoP's own certificate, long before it expires, without a restart.
 //!
-//! If the authority's key is on the PoP's machine nothing else is needed: the new certificate is a changed file,
-//! which the PoP reloads, and partners accept it because they know the authority. It is also renewed when the
-//! announced endpoints change, because plain HTTPS clients look for these names in it, and when the site has
-//! another authority (`identity::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's key,
-//! whose conditions tell the administrator what to do.
+//! If the authority's key is on the PoP's machine nothing else is needed: the new certificate is a changed file, which
+//! the PoP reloads, and partners accept it because they know the authority. It is also renewed when the announced
+//! endpoints change, because plain HTTPS clients look for these names in it, and when the site has another authority
+//! (`renkei_net::identity::authority::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's
+//! key, whose conditions tell the administrator what to do.
 
 use crate::Site;
 use crate::snapshot::Snapshot;

@@ -7,7 +7,7 @@
 //! session proves the site's PoP, and because the authority is the one it knows. Guarantee: an address that leads
 //! into the partner's own network, which strangers could misuse, is not taken without the administrator's consent,
 //! unless the site was reached there before. Nor is another authority, unless the trusted one handed over to it
-//! (`identity::handover`).
+//! (`renkei_net::identity::authority::handover`).
 
 use super::enrolment::without_list;
 use crate::Site;

@@ -1,7 +1,9 @@
-//! Queued transfers: submission, listing, details and changes. The [`super::queue::scheduler`] runs them.
+//! Queued transfers: submission, listing, details and changes. The [`scheduler`] runs them.
 //!
 //! A user sees and changes the user's own transfers, the PoP's administrator all. Only users of the site itself may
-//! queue: the PoP acts for them at other sites.
+//! queue: the PoP acts for them at other sites. [`drop_folders`] submits files that others put there, `spill` brings a
+//! transfer into the buffer while its destination is down, [`webhooks`] reports ends, [`cancel_cleanup`] removes what a
+//! cancelled transfer left. The rules are in `renkei_core::queue`, the stored state in `renkei_catalogue`.
 
 pub mod cancel_cleanup;
 pub mod drop_folders;

@@ -1,7 +1,7 @@
 //! The identity of a storage when it was added or accepted, so that another directory at its path is detected.
 //!
 //! One text file for each storage, `state/storages/NAME.toml`: the path, the id in the marker, the fingerprint of
-//! the directory (`store::marker`), compared at each open. A storage without such a file, from an older PoP or
+//! the directory (`renkei_store::marker`), compared at each open. A storage without such a file, from an older PoP or
 //! because its path was changed in config.toml, is accepted as it is and recorded. Guarantee: the same marker is
 //! the same storage, wherever it is mounted; without a marker, the same fingerprint is. Two storages of a PoP have
 //! one marker only if they are one directory. Non-goal: files below the root.

@@ -1,7 +1,7 @@
 //! The root of one storage: opened, compared with the directory at its path, and reopened if that was replaced.
 //!
 //! Guarantee: the result of [`Root::store`] was, at the time of the call, the directory at the storage's path and
-//! the recorded one (`storage_identity`). A dropped root is closed, so that its file system can be unmounted.
+//! the recorded one (`identity`). A dropped root is closed, so that its file system can be unmounted.
 //! Callers that must not block use [`Root::trouble`], the result of the last check.
 
 use super::identity as storage_identity;

@@ -1,5 +1,8 @@
-//! Transfers a PoP takes part in: receiving from and sending to the peer of a session. Pushes to other sites:
-//! [`super::transfer::push`].
+//! Transfers a PoP takes part in: receiving from and sending to the peer of a session.
+//!
+//! [`push`] sends to another site, over connections of the [`connection_pool`]. [`tickets`] lets data streams join a
+//! session, `active` lists running transfers and [`history`] ended ones; [`unfinished`] lists those that stopped, and
+//! [`cleanup`] removes abandoned ones. The bytes are moved by `renkei_mover`.
 
 pub(crate) mod active;
 pub mod cleanup;

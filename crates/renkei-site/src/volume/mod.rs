@@ -1,4 +1,9 @@
 //! Volumes at a PoP: who may open one, the log between a home and its followers, and their administration.
+//!
+//! [`access`] opens a volume for a principal, `admin` lets users create and manage volumes, [`log_shipping`] serves and
+//! tails logs, `site_leases` carries leases over the wire. [`home`] and [`follower`] have the work of the two roles,
+//! [`replica`] that on replicas. The volumes themselves are in `renkei_volume`; this folder connects those of different
+//! sites.
 
 pub mod access;
 pub(crate) mod admin;

@@ -1,4 +1,7 @@
 //! The diff of a plain tree and a catalogue: the names that differ become changes of the catalogue.
+//!
+//! `tree_diff` walks both trees, with `catalogue_dir` for the names of one directory; `name_diff` decides on one name,
+//! `conflict_copy` where the content is remote, and `scan_counts` counts. The reconciler of the home uses it.
 
 pub(super) mod catalogue_dir;
 pub(super) mod conflict_copy;

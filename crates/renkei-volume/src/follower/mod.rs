@@ -1,5 +1,9 @@
 //! A volume at a site that follows it: the view as a store, the outbox with its write-ahead log, and the plain files,
 //! which follow the log of the home.
+//!
+//! [`view`] answers reads; changes go through `write_ops` and `write_txn` into `wal` and [`outbox`]. [`apply`] carries
+//! out the home's records in the plain files, by a `move_plan` and with `limbo` for content that lost its place.
+//! [`recovery`] is for the start after a kill, [`restored_home`] and [`restore_rescue`] for the time after a restore.
 
 pub mod accept_dir;
 pub mod apply;

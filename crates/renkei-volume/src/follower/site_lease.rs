@@ -1,9 +1,9 @@
 //! The site leases of a followed volume at this site (rules: [`renkei_core::lease::site`]): an open or an
 //! acknowledgement of a change waits here until the home was asked, if that is necessary.
 //!
-//! Requests are sent by threads of the site (`site::site_leases`), which take them from here and note the answers.
-//! Requests of many openers that wait are coalesced. While the home is not reachable no request waits: the site goes
-//! on with its copy, and reports that.
+//! Requests are sent by threads of the site (`renkei_site::volume::site_leases`), which take them from here and note
+//! the answers. Requests of many openers that wait are coalesced. While the home is not reachable no request waits: the
+//! site goes on with its copy, and reports that.
 
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::Moment;

@@ -1,5 +1,9 @@
 //! A volume at its home: the view as a store, the reconciler that brings the catalogue up to date with the plain files,
 //! and the changes of followers, which are materialised in the plain tree.
+//!
+//! `view` marks names in `dirty_names` before it changes them, `watch` marks those that others changed; `reconciler`
+//! compares them with the catalogue. `apply_remote` and `materialise` take in changes of followers, whose content may
+//! be remote (`remote_content`). `quota` enforces limits.
 
 pub mod accept_dir;
 pub(super) mod apply_remote;

@@ -1,4 +1,7 @@
 //! The work of a site that follows a volume: its outbox goes to the home, its copy of the tree comes from there.
+//!
+//! `outbox_push` sends own changes, `bootstrap` takes the tree in pages, `restored_home` continues with the log of a
+//! restored home, `unsubscribe` ends the subscription.
 
 pub(crate) mod bootstrap;
 pub(crate) mod outbox_push;

@@ -4,7 +4,7 @@
 //! A follower reports periodically what it holds and how much space is free, and is told its duties. The decision
 //! is made again when a follower asks or waits for records, at most once a second. Decisions, and the time for
 //! which sites have been silent, are kept beside the tree, so that a restart moves nothing. Non-goal: the
-//! transfers, which are the follower's (`replica_reconcile`).
+//! transfers, which are the follower's (`replica::reconcile`).
 
 use crate::Site;
 use crate::access::Proof;

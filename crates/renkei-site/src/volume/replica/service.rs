@@ -1,6 +1,6 @@
 //! Replicas: the plain files of followed volumes that this site holds.
 //!
-//! Replicas arrive by transfers from the home or from another site that holds them (`replica_pull`). Then they are
+//! Replicas arrive by transfers from the home or from another site that holds them (`pull`). Then they are
 //! compared with the catalogue, and those that match its versions count as held. Guarantee: a replica that is not
 //! held is never served, and one found corrupt is not held. Eviction is in `eviction`.
 

@@ -1,4 +1,8 @@
 //! Verbs of a PoP's administrator.
+//!
+//! Set-up and partners: `init`, `serve`, `join`, `invite`, `trust`, `map`, `storage`, `agent`. Operation: `status`,
+//! `console`, `backup`, `restore`, `renew`, `revoke`. The site itself: `site` with `rename_site` and
+//! `rotate_authority`. Most of them work on the files of the PoP's directory or over its local socket.
 
 pub(crate) mod agent;
 pub(crate) mod backup;

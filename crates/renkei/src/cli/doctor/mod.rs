@@ -1,4 +1,7 @@
 //! `renkei doctor`: checks this machine and its PoP, or the way to another site.
+//!
+//! `check` is one line of the output. `kernel`, `config_files` and `running_pop` check this machine and its PoP,
+//! `partner_site` the way to a site.
 
 pub(crate) mod check;
 pub(crate) mod config_files;

@@ -1,4 +1,7 @@
 //! Verbs on files and directories at sites and on this machine: one file for each verb, and the code they share.
+//!
+//! `single` opens a file session for each named directory, `many` goes on after the failure of a path, `row` is an
+//! entry as `ls` and `stat` print it, `done` the report of verbs that change names.
 
 pub(crate) mod cat;
 pub(crate) mod checksum;

@@ -1,4 +1,4 @@
-//! `renkei lab`: an emulated federation on this machine.
+//! `renkei lab`: an emulated federation on this machine, which `renkei_lab` runs. `show` prints it.
 
 pub(crate) mod show;
 

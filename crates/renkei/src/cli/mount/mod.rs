@@ -1,4 +1,7 @@
-//! `renkei mount`: files of sites as a file system of this machine.
+//! `renkei mount`: files of sites as a file system of this machine, which `renkei_mount` serves.
+//!
+//! This folder gives the mount its files: a file session of `renkei_mover`, or a store of this machine. `umount` ends a
+//! mount, `credential` keeps the certificate of mounts without a logged-in user, `fstab` is `mount.renkei`.
 
 pub(crate) mod credential;
 pub(crate) mod fstab;

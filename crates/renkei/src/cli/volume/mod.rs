@@ -1,4 +1,8 @@
 //! `renkei volume`: the volumes of a PoP, for its administrator in its directory, and for users over the network.
+//!
+//! `subscribe` and `unsubscribe` begin and end the following of a volume. `replicate`, `evict`, `verify` and
+//! `replica_locations` (`renkei where`) are about replicas; `show` and `replica_status` print the state. `remote` sends
+//! the requests of users.
 
 pub(crate) mod account;
 pub(crate) mod evict;
