@@ -1,8 +1,8 @@
 //! Replicas of followed volumes at this site: pulled, read through, verified and evicted.
 //!
-//! [`service`] compares replicas with the catalogue, `reconcile` finds missing replicas (`dirty_set`: only where records changed something),
-//! `pull` fetches them. `read_through` reads content that is not here from the site that `source_selection` chooses;
-//! [`scrub`] verifies, `eviction` removes, and `locations` lists the sites that have a file.
+//! [`service`] compares replicas with the catalogue, `reconcile` finds missing replicas (`dirty_set`: only where
+//! records changed something), `pull` fetches them. `read_through` reads content that is not here from the site that
+//! `source_selection` chooses; [`scrub`] verifies, `eviction` removes, and `locations` lists the sites that have a file.
 
 pub(crate) mod dirty_set;
 pub(crate) mod eviction;
