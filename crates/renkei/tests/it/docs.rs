@@ -33,11 +33,13 @@ fn tests_that_a_page_names_are_there() {
     let named: Vec<(&str, &str)> = page
         .lines()
         .filter(|line| line.starts_with("| "))
-        .filter_map(|line| line.rsplit('`').nth(1)?.split_once("::"))
+        .filter_map(|line| line.rsplit('`').nth(1)?.rsplit_once("::"))
         .collect();
     assert!(named.len() > 15, "{named:?}");
     for (file, test) in named {
-        let source = std::fs::read_to_string(sources.join(format!("{file}.rs"))).unwrap_or_default();
+        let path = file.replace("::", "/");
+        let read = |name: String| std::fs::read_to_string(sources.join(name));
+        let source = read(format!("{path}.rs")).or_else(|_| read(format!("{path}/mod.rs"))).unwrap_or_default();
         assert!(source.contains(&format!("#[test]\nfn {test}()")), "{file}::{test}");
     }
 }
@@ -416,7 +418,7 @@ fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
     let map = titech.dir().join("map");
     let good = std::fs::read_to_string(&map).unwrap();
     std::fs::write(&map, "nonsense").unwrap();
-    crate::conditions::comes(titech, "configuration", "");
+    crate::console::conditions::comes(titech, "configuration", "");
     pages.see("status", &titech.json(&["status"]).1);
     std::fs::write(&map, good).unwrap();
 }

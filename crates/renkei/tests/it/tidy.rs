@@ -19,9 +19,6 @@ const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "
 /// Most files in a folder.
 const MAX_FILES: usize = 20;
 
-/// Folders with more files than that, and how many they have at most. The numbers may only fall.
-const LARGE_FOLDERS: &[(&str, usize)] = &[("crates/renkei/tests/it", 81)];
-
 /// Most files of one folder that may import one another in a circle.
 const MAX_CIRCLE: usize = 4;
 
@@ -379,8 +376,7 @@ fn too_many_files(all: &[Source]) -> Vec<String> {
     for source in all {
         *folders.entry(source.folder()).or_default() += 1;
     }
-    let is_full = |(folder, count): &(&str, usize)| *count > allowed(LARGE_FOLDERS, folder, MAX_FILES);
-    let full = folders.into_iter().filter(is_full);
+    let full = folders.into_iter().filter(|(_, count)| *count > MAX_FILES);
     full.map(|(folder, count)| format!("{folder}: {count} files")).collect()
 }
 

@@ -1,0 +1,12 @@
+//! Certificates, trust between sites, accounts: who may do what.
+
+pub(crate) mod administration;
+pub(crate) mod certificates;
+pub(crate) mod identities;
+pub(crate) mod join;
+pub(crate) mod ownership;
+pub(crate) mod planted;
+pub(crate) mod renaming;
+pub(crate) mod revoked;
+pub(crate) mod rotation;
+pub(crate) mod safety;
