@@ -62,7 +62,7 @@ impl Keeper {
 pub fn spawn_lines(door: Door) -> Result<(), Error> {
     let mut keepers: HashMap<SiteName, Arc<Keeper>> = HashMap::new();
     let work = move || loop {
-        let turn = door.site().workers.begin("lines");
+        let turn = door.site().context().workers.begin("lines");
         let wanted = door.site().last_snapshot().config.reverse.clone();
         keepers.retain(|hub, keeper| {
             let stays = wanted.contains(hub);

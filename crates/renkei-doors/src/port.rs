@@ -118,7 +118,7 @@ impl Door {
 
     fn let_in(&self, caller: Caller) {
         let seat = self.strangers.let_in(caller.peer.ip());
-        self.site.counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
+        self.site.context().counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
         // The task starts with its seat, after the seat knows how to end the task.
         let (give, take) = oneshot::channel();
         let site = self.site.clone();
@@ -140,14 +140,14 @@ async fn greet(mut caller: Caller, site: Arc<Site>, seat: Seat) {
         Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, seat),
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
-            Counters::add(&site.counters.refused_total, 1);
+            Counters::add(&site.context().counters.refused_total, 1);
             tracing::info!(%peer, %error, "refused");
             if error.code == Code::NotRenkei {
                 let _ = sock.write_all(PLAIN_ANSWER.as_bytes()).await;
             }
         }
         Err(_) => {
-            Counters::add(&site.counters.refused_total, 1);
+            Counters::add(&site.context().counters.refused_total, 1);
             tracing::info!(%peer, "dropped: no TLS handshake within 10 s");
         }
     }
@@ -258,13 +258,13 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
             }
             Ok(Err(error)) => renkei::lost(peer, &changed_through(error, through.as_ref()), &site),
             Err(_) => {
-                Counters::add(&site.counters.refused_total, 1);
+                Counters::add(&site.context().counters.refused_total, 1);
                 tracing::info!(%peer, "dropped: no message within 15 s");
             }
         }
     } else if snapshot.is_agent() {
         // Only PoPs serve the console, agents do not.
-        Counters::add(&site.counters.refused_total, 1);
+        Counters::add(&site.context().counters.refused_total, 1);
     } else {
         let seat = seat.into_http();
         // Boxed: much larger than the future so far, and most strangers never get here.

@@ -36,6 +36,35 @@ pub struct Proof {
     pub(super) at: SystemTime,
 }
 
+/// Who asks for something that a user may see in part, and the administrator in full.
+#[derive(Clone, Copy)]
+pub enum Caller<'a> {
+    /// The administrator of this PoP, by its local socket or console.
+    Administrator,
+    /// A user, with the account here.
+    User(&'a Access),
+}
+
+impl<'a> Caller<'a> {
+    /// The access of a user; none for the administrator.
+    pub fn user(self) -> Option<&'a Access> {
+        match self {
+            Caller::Administrator => None,
+            Caller::User(access) => Some(access),
+        }
+    }
+
+    /// The principal of a user; none for the administrator.
+    pub fn principal(self) -> Option<&'a Principal> {
+        self.user().map(|access| &access.principal)
+    }
+
+    /// Whether it is the administrator.
+    pub fn is_administrator(self) -> bool {
+        self.user().is_none()
+    }
+}
+
 /// The peer of a session, and the pool entry for its data streams between transfers.
 #[derive(Clone)]
 pub struct Peer {

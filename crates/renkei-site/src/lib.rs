@@ -4,12 +4,13 @@
 //! account and the current [`Snapshot`]. All file work is then done by threads that run as that account. Files the
 //! administrator changes (configuration, mapping, trust) take effect with the next request.
 //!
-//! A room for each service: [`transfer`], [`files`], [`queue`], [`buffer`], [`volume`], [`storage`], [`partners`],
+//! [`Context`] is the state that all services share. A room for each service: [`transfer`], [`files`], [`queue`], [`buffer`], [`volume`], [`storage`], [`partners`],
 //! [`relay`] and [`status`]. Each is an `impl Site` beside the others, so they call one another through [`Site`]. Uses:
 //! all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the doors'.
 
 pub mod access;
 pub mod buffer;
+pub mod context;
 pub mod files;
 pub mod partners;
 pub mod queue;
@@ -21,102 +22,34 @@ pub mod storage;
 pub mod transfer;
 pub mod volume;
 
-use access::{Access, Peer, Proof};
+pub use context::{Context, Counters};
+
+use access::{Access, Caller, Peer, Proof};
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
-use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use renkei_mover::connect::routes::ReachabilityCache;
 use renkei_net::control::ControlSender;
-use renkei_net::identity::trust::former_names;
 use renkei_net::identity::verify::verify_holder;
 use renkei_net::reverse_registry::ReverseRegistry;
 use renkei_store::locks::LockTable;
 use rustls::pki_types::CertificateDer;
-use snapshot::{Mark, Snapshot};
+use snapshot::Snapshot;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::Notify;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 use transfer::active::Transfers;
 use transfer::connection_pool::{InboundPool, OutboundPool};
 use transfer::tickets::{Grants, Tickets};
 use volume::site_leases::forget_writers;
 
-/// Retry interval for a configuration that could not be loaded and whose files have not changed since: the cause
-/// may be a mode, or a file beside them.
-const RETRY_EVERY: Duration = Duration::from_secs(10);
-
-/// Counters of the PoP; docs/operations.md describes the metrics made of them.
-#[derive(Default)]
-pub struct Counters {
-    /// Control sessions open now.
-    pub sessions: AtomicU64,
-    /// Control sessions since the start.
-    pub sessions_total: AtomicU64,
-    /// Connections that did not become a session.
-    pub refused_total: AtomicU64,
-    /// Connections closed before they identified themselves, to make room for others.
-    pub over_share_total: AtomicU64,
-    /// Transfers that ended without an error.
-    pub transfers_done: AtomicU64,
-    /// Transfers that ended with an error.
-    pub transfers_failed: AtomicU64,
-    /// Files received and acknowledged, or sent and acknowledged.
-    pub files_total: AtomicU64,
-    /// Bytes of content moved.
-    pub bytes_total: AtomicU64,
-    /// Transfers received on reused data streams of the previous transfer.
-    pub kept_total: AtomicU64,
-    /// Relayed circuits since the start.
-    pub circuits_total: AtomicU64,
-    /// Bytes relayed between other sites.
-    pub relayed_bytes_total: AtomicU64,
-    /// File sessions open now.
-    pub file_sessions: AtomicU64,
-    /// File sessions since the start.
-    pub file_sessions_total: AtomicU64,
-    /// Completed operations of file sessions.
-    pub file_operations_total: AtomicU64,
-    /// Bytes read and written by those operations.
-    pub file_bytes_total: AtomicU64,
-    /// Circuit connections whose ticket no session announced in time.
-    pub tickets_refused_total: AtomicU64,
-}
-
-impl Counters {
-    /// Adds `count` to a counter.
-    pub fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
-}
-
-/// A changed configuration that could not be loaded.
-struct Unusable {
-    mark: Mark,
-    error: Error,
-    tried: Instant,
-}
-
 /// A running PoP.
 pub struct Site {
-    home: Home,
-    current: RwLock<Arc<Snapshot>>,
-    unusable: Mutex<Option<Unusable>>,
-    /// The former names of sites that were known when the process started.
-    former_names: FormerNames,
-    /// Notified when a new former name of a site is known; the process restarts to use it.
-    pub restart: Notify,
-    restarts: AtomicBool,
-    /// Whether all ports are open.
-    listens: AtomicBool,
-    started: Instant,
-    /// Metrics.
-    pub counters: Counters,
+    context: Arc<Context>,
     /// Open control sessions of each principal.
     pub sessions: Mutex<HashMap<Principal, usize>>,
     /// Tickets of data streams and circuits.
@@ -129,8 +62,6 @@ pub struct Site {
     pub(crate) arrivals: queue::drop_folders::Arrivals,
     pub(crate) rule_states: queue::drop_folders::RuleStates,
     pub(crate) conditions: status::conditions::Conditions,
-    /// The background threads.
-    pub workers: status::workers::Workers,
     probing: partners::probes::PartnerProbes,
     untold: Mutex<partners::updates::Untold>,
     pub(crate) queue: Arc<queue::Queue>,
@@ -164,15 +95,7 @@ impl Site {
         let snapshot = Snapshot::load(&home, config)?;
         let fetching = snapshot.fetching.clone();
         let site = Arc::new(Site {
-            home,
-            current: RwLock::new(Arc::new(snapshot)),
-            unusable: Mutex::default(),
-            former_names: FormerNames::installed(),
-            restart: Notify::new(),
-            restarts: AtomicBool::new(false),
-            listens: AtomicBool::new(false),
-            started: Instant::now(),
-            counters: Counters::default(),
+            context: Arc::new(Context::new(home, snapshot)),
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
@@ -183,7 +106,6 @@ impl Site {
             arrivals: queue::drop_folders::Arrivals::default(),
             rule_states: queue::drop_folders::RuleStates::default(),
             conditions: status::conditions::Conditions::default(),
-            workers: status::workers::Workers::default(),
             probing: partners::probes::PartnerProbes::default(),
             untold: Mutex::default(),
             queue: Arc::default(),
@@ -212,107 +134,35 @@ impl Site {
         Ok(site)
     }
 
-    /// Notes that all ports are open; from then on partners may be told of them.
-    pub fn note_listening(&self) {
-        self.listens.store(true, Ordering::Release);
-    }
-
-    fn is_listening(&self) -> bool {
-        self.listens.load(Ordering::Acquire)
+    /// The state that all services share.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The PoP's directories.
     pub fn home(&self) -> &Home {
-        &self.home
+        self.context.home()
     }
 
-    /// The last loaded configuration, without a look at the files: for threads that must not wait for a disk. The
-    /// watch thread keeps it at most a second old.
-    pub fn last_snapshot(&self) -> Arc<Snapshot> {
-        self.current.read().expect("no thread panics while it holds the lock").clone()
-    }
-
-    /// The current configuration; changed files are reloaded.
-    ///
-    /// A file that became invalid is reported in the log, once, and the last good state stays.
+    /// The current configuration; changed files are reloaded ([`Context::snapshot`]).
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        let (current, mark) = (self.last_snapshot(), snapshot::mark(&self.home));
-        if *current.mark() == mark {
-            *self.unusable() = None;
-            return current;
-        }
-        if self.is_unusable(&mark) || self.must_restart() {
-            return current;
-        }
-        match current.reload(&self.home) {
-            Ok(fresh) => {
-                let fresh = Arc::new(fresh);
-                *self.current.write().expect("no thread panics while it holds the lock") = fresh.clone();
-                *self.unusable() = None;
-                tracing::info!("configuration, mapping or trust changed and was read again");
-                fresh
-            }
-            Err(error) => {
-                self.note_unusable(mark, error);
-                current
-            }
-        }
+        self.context.snapshot()
     }
 
-    /// Reloads files that this process has just written, whose timestamps may equal those of the version loaded
-    /// before.
-    pub fn read_again(&self) {
-        if self.must_restart() {
-            return;
-        }
-        match self.last_snapshot().reload(&self.home) {
-            Ok(fresh) => {
-                *self.current.write().expect("no thread panics while it holds the lock") = Arc::new(fresh);
-                *self.unusable() = None;
-            }
-            Err(error) => self.note_unusable(snapshot::mark(&self.home), error),
-        }
-    }
-
-    /// Whether a site was renamed since the process started; the process then restarts before it uses the changed
-    /// files.
-    fn must_restart(&self) -> bool {
-        let has_more = former_names::has_more(&self.home, &self.former_names).unwrap_or_else(|error| {
-            tracing::error!(%error, "the former names of sites cannot be read");
-            false
-        });
-        if has_more && !self.restarts.swap(true, Ordering::AcqRel) {
-            self.restart.notify_one();
-        }
-        has_more
-    }
-
-    fn unusable(&self) -> MutexGuard<'_, Option<Unusable>> {
-        self.unusable.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// Whether loading the files in this state failed within the last `RETRY_EVERY`.
-    fn is_unusable(&self, mark: &Mark) -> bool {
-        self.unusable().as_ref().is_some_and(|last| last.mark == *mark && last.tried.elapsed() < RETRY_EVERY)
-    }
-
-    fn note_unusable(&self, mark: Mark, error: Error) {
-        let mut last = self.unusable();
-        if last.as_ref().is_none_or(|last| last.mark != mark || last.error != error) {
-            tracing::error!(%error, "a changed configuration file is invalid; the previous state stays in force");
-        }
-        *last = Some(Unusable { mark, error, tried: Instant::now() });
+    /// The last loaded configuration, without a look at the files ([`Context::last_snapshot`]).
+    pub fn last_snapshot(&self) -> Arc<Snapshot> {
+        self.context.last_snapshot()
     }
 
     /// The site's name.
     pub fn name(&self) -> SiteName {
-        self.last_snapshot().site.clone()
+        self.context.name()
     }
 
     /// Authenticates the holder of a certificate chain.
     pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
-        if self.restarts.load(Ordering::Acquire) {
+        if self.context.restarts() {
             // Under the former name it would refuse permanently what the new one allows.
             let cause = "a site was renamed, and the PoP starts again";
             return Err(Error::new(Code::PopStopping, "authenticate", "", cause).at(snapshot.site.as_str()));
@@ -356,14 +206,15 @@ impl Site {
 
     /// Status of the PoP, limited to what `access` may see: its own transfers and circuits, the line of its own
     /// site, the agents of its own account. Without an access (the administrator) all of it.
-    pub fn status(&self, access: Option<&Access>) -> Status {
+    pub fn status(&self, caller: Caller<'_>) -> Status {
+        let access = caller.user();
         let visible = |status: &TransferStatus| {
             access.is_none_or(|access| status.principal == access.principal.to_string())
         };
         Status {
             software: renkei_net::SOFTWARE.into(),
-            uptime_s: self.started.elapsed().as_secs(),
-            sessions: self.counters.sessions.load(Ordering::Relaxed) as u32,
+            uptime_s: self.context.started().elapsed().as_secs(),
+            sessions: self.context.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
             lines: self.line_status(|site| access.is_none_or(|access| access.principal.site() == site)),
             relayed: self
@@ -396,7 +247,7 @@ impl Site {
         let trusted = |site: &SiteName| now.trust.card(site).is_some();
         self.circuits
             .end(|principal, to| !trusted(principal.site()) || !trusted(to.site()) || left.contains(to));
-        Counters::add(&self.counters.tickets_refused_total, self.circuits.refuse_late());
+        Counters::add(&self.context.counters.tickets_refused_total, self.circuits.refuse_late());
     }
 
     /// Stops the active transfers.
@@ -413,30 +264,5 @@ impl Site {
         self.transfers.stop_all(&error);
         self.workspaces.stop_all(&error);
         self.kept_sessions.close();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_that_cannot_be_used_are_read_again_when_they_change() {
-        let dir = tempfile::tempdir().unwrap();
-        let (home, _) = snapshot::tests::site(dir.path());
-        let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
-        let good = site.last_snapshot();
-        let tried = || site.unusable().as_ref().map(|last| last.tried);
-        std::fs::write(home.map_file(), "nonsense").unwrap();
-        assert!(Arc::ptr_eq(&site.snapshot(), &good));
-        let first = tried().unwrap();
-        assert!(Arc::ptr_eq(&site.snapshot(), &good));
-        assert_eq!(tried(), Some(first));
-        std::fs::write(home.map_file(), "more nonsense").unwrap();
-        assert!(Arc::ptr_eq(&site.snapshot(), &good));
-        assert_ne!(tried(), Some(first));
-        std::fs::remove_file(home.map_file()).unwrap();
-        std::fs::write(home.config_file(), "site = 'kek'\n").unwrap();
-        assert!(!Arc::ptr_eq(&site.snapshot(), &good));
     }
 }

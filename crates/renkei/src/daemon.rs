@@ -16,6 +16,7 @@ use renkei_net::identity::mounting;
 use renkei_net::identity::socket::{Handler, Peer, bind_socket, serve_socket};
 use renkei_net::identity::trust::former_names;
 use renkei_site::Site;
+use renkei_site::access::Caller;
 use renkei_site::buffer::api::spawn_buffer;
 use renkei_site::partners::renewal::{renew_at_start, spawn_renewal};
 use renkei_site::partners::updates::spawn_partners;
@@ -140,7 +141,7 @@ async fn serve(
         addresses.push(listener.local_addr().map_err(failed)?);
         tokio::spawn(door.clone().accept(listener));
     }
-    site.note_listening();
+    site.context().note_listening();
     spawn_lines(door)?;
     on_ready(&site, &addresses);
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -148,7 +149,7 @@ async fn serve(
         tokio::select! {
             _ = term.recv() => break Ended::Stopped,
             _ = int.recv() => break Ended::Stopped,
-            () = site.restart.notified() => break Ended::SiteRenamed,
+            () = site.context().restart.notified() => break Ended::SiteRenamed,
             // The watch thread reloads changed files within a second.
             _ = hup.recv() => {}
         }
@@ -187,6 +188,10 @@ impl Handler for Local {
             "status" => self.status_and_conditions(peer),
             "transfers" | "transfer" | "failures" | "change" => self.queue(peer, request),
             "buffer" => self.buffer(peer),
+            "workers" => {
+                only_administrator(peer, "of the background threads")?;
+                Ok(told(&self.site.workers()))
+            }
             "storages" => {
                 only_administrator(peer, "of the storages")?;
                 Ok(serde_json::to_value(self.site.served()).expect("what is told of storages is plain data"))
@@ -221,10 +226,18 @@ impl Local {
         only_administrator(peer, "transfers")?;
         let site = &self.site;
         Ok(match request["op"].as_str().unwrap_or_default() {
-            "transfers" => told(&site.transfers(None, &field(request, "listed")?)?),
-            "transfer" => told(&site.transfer(None, &field::<String>(request, "id")?)?),
-            "failures" => told(&site.failures(None, &field(request, "id")?, field(request, "after")?)?),
-            _ => told(&site.change_transfer(None, &field(request, "id")?, field(request, "change")?)?),
+            "transfers" => told(&site.transfers(Caller::Administrator, &field(request, "listed")?)?),
+            "transfer" => told(&site.transfer(Caller::Administrator, &field::<String>(request, "id")?)?),
+            "failures" => told(&site.failures(
+                Caller::Administrator,
+                &field(request, "id")?,
+                field(request, "after")?,
+            )?),
+            _ => told(&site.change_transfer(
+                Caller::Administrator,
+                &field(request, "id")?,
+                field(request, "change")?,
+            )?),
         })
     }
 
@@ -238,7 +251,7 @@ impl Local {
             return Err(Error::new(Code::NotAllowed, "grant mount credential", "local socket", cause));
         }
         let reply = mounting::grant(self.site.home(), request, SystemTime::now());
-        self.site.read_again();
+        self.site.context().read_again();
         reply
     }
 
@@ -253,7 +266,7 @@ impl Local {
 
     /// The administrator sees all transfers, other users their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
-        let mut status = self.site.status(None);
+        let mut status = self.site.status(Caller::Administrator);
         if !is_administrator(peer) {
             let account = Account::lookup_uid(peer.uid)?;
             let own = format!("{}@{}", account.name, self.site.name());
@@ -268,7 +281,7 @@ impl Local {
     /// The administrator sees the pieces of all owners.
     fn buffer(&self, peer: Peer) -> Result<Value, Error> {
         only_administrator(peer, "of the buffer")?;
-        Ok(told(&self.site.buffer_status(None)?))
+        Ok(told(&self.site.buffer_status(Caller::Administrator)?))
     }
 
     /// Volumes as the administrator sees and changes them; other users see through the network those they may open.
@@ -295,7 +308,7 @@ impl Local {
     /// The secret of a console link for the administrator; other users need a certificate.
     fn console(&self, peer: Peer) -> Result<String, Error> {
         if is_administrator(peer) {
-            return self.site.console_link(None);
+            return self.site.console_link(Caller::Administrator);
         }
         let cause = "not the account of the PoP; with a certificate, give your site: renkei console SITE";
         Err(Error::new(Code::PermissionDenied, "open console", format!("uid {}", peer.uid), cause))

@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(7 * 86_400);
 /// Makes the page: all certificates for the administrator, the own ones for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let mut page = Page::new(Tab::Certificates, "Certificates");
-    if visitor.access().is_none() {
+    if visitor.caller().is_administrator() {
         page = page.still("own", "Of this PoP and of authorities", own(&site.own_certificates()));
     }
     match site.issued_certificates(visitor) {

@@ -20,7 +20,7 @@ pub(super) struct Asked {
 /// Makes the page: all rules for the administrator, the own account for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
     let page = Page::new(Tab::Mapping, "Mapping");
-    if let Some(access) = visitor.access() {
+    if let Some(access) = visitor.caller().user() {
         let mut facts = Facts::new();
         facts
             .text("You are", &access.principal)

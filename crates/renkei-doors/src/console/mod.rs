@@ -171,7 +171,7 @@ fn one(make: fn(&Arc<Site>, &Visitor, &str) -> Option<Page>) -> MethodRouter<Arc
 
 /// A page for the administrator alone.
 fn of_administrator(visitor: &Visitor, make: impl FnOnce() -> Page) -> Option<Page> {
-    visitor.access().is_none().then(make)
+    visitor.caller().is_administrator().then(make)
 }
 
 async fn transfers(

@@ -40,7 +40,7 @@ impl Tab {
     /// Whether the tab is shown to a visitor.
     fn is_for(self, visitor: &Visitor) -> bool {
         let is_of_administrator = matches!(self, Tab::Rules | Tab::Workers);
-        !is_of_administrator || visitor.access().is_none()
+        !is_of_administrator || visitor.caller().is_administrator()
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn what(run: &Run, visitor: &Visitor) -> Html {
     if status.class == Class::Background {
         html.put(" <small>background</small>", &[]);
     }
-    if visitor.access().is_none() {
+    if visitor.caller().is_administrator() {
         html.put(" <small>for <bdi>{}</bdi></small>", &[&status.principal]);
     }
     html

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let page = Page::new(Tab::Storages, "Storages").part("rooms", "Room", table(site, visitor));
-    match site.buffer_status(visitor.access().map(|access| &access.principal)) {
+    match site.buffer_status(visitor.caller()) {
         Ok(buffer) => page.part("buffer", "Buffer", buffer_table(&buffer)).part(
             "pieces",
             "In the buffer",
@@ -77,7 +77,7 @@ fn linked(id: &TransferId) -> Html {
 /// One row for each storage.
 pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
     let mut table = Table::new(&["Storage", "Used", "Free", "Of", "Files free", "State"]);
-    for room in site.rooms(visitor.access()) {
+    for room in site.rooms(visitor.caller()) {
         let name = name(&room);
         let cells = match room.space {
             _ if room.agent == Some(true) => untold("an agent serves it"),

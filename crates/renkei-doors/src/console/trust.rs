@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let page =
         Page::new(Tab::Trust, "Trust").every(5).part("sites", "Sites", table(&site.partners_seen(visitor)));
-    match visitor.access() {
+    match visitor.caller().user() {
         None => page.part("changes", "Changes of cards", changes(&site.card_changes())),
         Some(_) => page,
     }

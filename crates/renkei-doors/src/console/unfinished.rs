@@ -24,7 +24,7 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
 }
 
 fn see_to(site: &Site, visitor: &Visitor, what: Wish) -> Result<UnfinishedReply, Error> {
-    match visitor.access() {
+    match visitor.caller().user() {
         None => site.all_unfinished(&what),
         Some(access) => site.unfinished(access, &AboutUnfinished { storage: None, what }),
     }

@@ -44,7 +44,7 @@ fn link(name: &str) -> Html {
 
 /// Only the administrator sees paths.
 fn trouble(error: &Error, visitor: &Visitor) -> Html {
-    match visitor.access() {
+    match visitor.caller().user() {
         None => failure::brief(error),
         Some(_) => Html::of("<strong>{}: {}</strong>", &[&error.code, &error.code.row().title]),
     }
@@ -150,7 +150,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Pag
 fn facts(shown: &VolumeStatus, standing: &Standing, visitor: &Visitor) -> Html {
     let mut facts = Facts::new();
     facts.text("Home", &shown.home).text("Id", &shown.id).add("Size", size(standing));
-    if visitor.access().is_none() {
+    if visitor.caller().is_administrator() {
         let files = match shown.storage.as_str() {
             "" => "at the home; no replicas here".to_owned(),
             storage => format!("{storage}:/{}", shown.path),

@@ -28,7 +28,7 @@ fn row(worker: &Worker) -> Vec<Html> {
     let took = worker.ended.map_or(String::new(), |_| milliseconds(worker.took));
     vec![
         text(&worker.name),
-        Html::marked(worker.task),
+        Html::marked(&worker.task),
         state(worker),
         text(ended),
         text(took),

@@ -6,8 +6,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 use renkei_site::Site;
+use renkei_site::access::Caller;
 use renkei_site::status::conditions::{Condition, Severity};
+use renkei_site::status::workers::Worker;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
 
 /// A gauge with labels.
 type Labelled = Family<Vec<(&'static str, String)>, Gauge>;
@@ -15,7 +18,7 @@ type Labelled = Family<Vec<(&'static str, String)>, Gauge>;
 /// Renders the current counters.
 pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("renkei");
-    let counters = &site.counters;
+    let counters = &site.context().counters;
     let mut count = |name: &str, help: &str, counter: &AtomicU64| {
         registry.register(name, help, ConstCounter::new(counter.load(Ordering::Relaxed)));
     };
@@ -49,7 +52,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     count("file_sessions_opened", "File sessions opened", &counters.file_sessions_total);
     count("file_operations", "Operations of file sessions that ended", &counters.file_operations_total);
     count("file_bytes", "Bytes read and written by file sessions that ended", &counters.file_bytes_total);
-    let status = site.status(None);
+    let status = site.status(Caller::Administrator);
     let mut gauge =
         |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
     gauge("sessions", "Control sessions open now", i64::from(status.sessions));
@@ -59,7 +62,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     gauge("lines", "Lines between this PoP and others that are up", status.lines.len() as i64);
     let circuits = status.relayed.iter().map(|relayed| i64::from(relayed.circuits)).sum();
     gauge("circuits", "Connections passed on now", circuits);
-    if let Ok(buffer) = site.buffer_status(None) {
+    if let Ok(buffer) = site.buffer_status(Caller::Administrator) {
         gauge("buffer_size_bytes", "Bytes that the buffer may hold", number(buffer.size));
         gauge("buffer_charged_bytes", "Bytes of the buffer that are reserved", number(buffer.charged));
         gauge("buffer_written_bytes", "Bytes in the buffer", number(buffer.written));
@@ -67,6 +70,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     }
     gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
     conditions(&mut registry, &site.conditions());
+    workers(&mut registry, &site.workers());
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -91,6 +95,27 @@ fn conditions(registry: &mut Registry, all: &[Condition]) {
     registry.register("conditions", "What is not as it should be, by severity", counts);
     let help = "Start of a condition, in seconds since 1970; removed when it is cleared";
     registry.register("condition_since_seconds", help, since);
+}
+
+/// The background threads: turns, the end of the last one, whether it failed, and the work that is due.
+fn workers(registry: &mut Registry, all: &[Worker]) {
+    let [turns, ended, failed, backlog] = [(); 4].map(|()| Labelled::default());
+    for worker in all {
+        let labels = vec![("worker", worker.name.clone())];
+        turns.get_or_create(&labels).set(number(worker.turns));
+        failed.get_or_create(&labels).set(i64::from(worker.trouble.is_some()));
+        if let Some(at) = worker.ended {
+            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            ended.get_or_create(&labels).set(number(since.as_secs()));
+        }
+        if let Some(due) = worker.backlog {
+            backlog.get_or_create(&labels).set(number(due));
+        }
+    }
+    registry.register("worker_turns", "Completed turns of a background thread", turns);
+    registry.register("worker_last_turn_seconds", "End of the last turn, in seconds since 1970", ended);
+    registry.register("worker_failed", "Whether the last turn of a background thread failed", failed);
+    registry.register("worker_backlog", "Work of a background thread that is due", backlog);
 }
 
 fn number(bytes: u64) -> i64 {

@@ -48,7 +48,7 @@ pub fn spawn(accepted: Accepted, site: Arc<Site>, seat: Seat) {
 
 /// Counts and logs a connection that was refused or lost.
 pub fn lost(peer: SocketAddr, error: &Error, site: &Site) {
-    Counters::add(&site.counters.refused_total, 1);
+    Counters::add(&site.context().counters.refused_total, 1);
     tracing::info!(%peer, %error, "connection refused or lost");
 }
 

@@ -9,7 +9,7 @@ use renkei_net::control::{ControlReceiver, ControlSender};
 use renkei_net::reverse_registry::LINE_SILENCE;
 use renkei_net::socket;
 use renkei_site::Site;
-use renkei_site::access::{Access, Peer};
+use renkei_site::access::{Access, Caller, Peer};
 use renkei_site::relay::circuits::Asked;
 use renkei_site::transfer::push::Leave;
 use renkei_site::transfer::{Note, Stop, Watch};
@@ -196,7 +196,7 @@ fn operate(
 ) -> Result<Reply, Error> {
     Ok(match request {
         Request::Whoami => Reply::Identity(access.identity()),
-        Request::Status => Reply::Status(site.status(Some(access))),
+        Request::Status => Reply::Status(site.status(Caller::User(access))),
         Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
         Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
         Request::List(place) => return list(id, place, access, link, site),
@@ -211,20 +211,20 @@ fn operate(
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
         Request::Ways(to) => Reply::Ways(site.try_ways(&to)?),
-        Request::Transfers(listed) => Reply::Transfers(site.transfers(Some(&access.principal), &listed)?),
-        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Some(&access.principal), &id)?)),
+        Request::Transfers(listed) => Reply::Transfers(site.transfers(Caller::User(access), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Caller::User(access), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
-        Request::Change { id, change } => done(site.change_transfer(Some(access), &id, change)?),
+        Request::Change { id, change } => done(site.change_transfer(Caller::User(access), &id, change)?),
         Request::Failures { id, after } => {
-            Reply::Failures(site.failures(Some(&access.principal), &id, after)?)
+            Reply::Failures(site.failures(Caller::User(access), &id, after)?)
         }
         Request::Reserve { transfer, bytes, waits } => {
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
-        Request::Buffer => Reply::Buffer(site.buffer_status(Some(&access.principal))?),
+        Request::Buffer => Reply::Buffer(site.buffer_status(Caller::User(access))?),
         Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
         Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
-        Request::Console => Reply::Console(site.console_link(Some(access))?),
+        Request::Console => Reply::Console(site.console_link(Caller::User(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }

@@ -28,7 +28,7 @@ struct Counted<'a>(&'a Site, Principal);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.counters.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.0.context().counters.sessions.fetch_sub(1, Ordering::Relaxed);
         let mut sessions = self.0.sessions.lock().expect("no thread panics while it holds the lock");
         if let Some(open) = sessions.get_mut(&self.1) {
             *open -= 1;
@@ -86,7 +86,7 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     }
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;
-    let open = site.counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+    let open = site.context().counters.sessions.fetch_add(1, Ordering::Relaxed) + 1;
     let (own, of_site) = {
         let mut sessions = site.sessions.lock().expect("no thread panics while it holds the lock");
         let own = sessions.entry(principal.clone()).or_default();
@@ -107,7 +107,7 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
         );
         return Err(Error::new(Code::TooManySessions, "greet", principal, cause));
     }
-    Counters::add(&site.counters.sessions_total, 1);
+    Counters::add(&site.context().counters.sessions_total, 1);
     Ok((proof, counted))
 }
 

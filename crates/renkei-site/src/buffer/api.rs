@@ -13,7 +13,7 @@
 use super::digests::{Keeping, compare};
 use super::{Buffer, Filling, Reservation, UNFINISHED_MS, gone};
 use crate::Site;
-use crate::access::{Access, Opened};
+use crate::access::{Access, Caller, Opened};
 use crate::queue::{With, now_ms, read_spec, refused};
 use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Row, hex_id};
@@ -56,7 +56,7 @@ pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
         if all && !matches!(tended, Ok(false)) {
             looked_ms.store(now, Ordering::Relaxed);
         }
-        site.workers.note("buffer", tended.as_ref().err().cloned());
+        site.context.workers.note("buffer", tended.as_ref().err().cloned());
         if let Some(error) = tended.err().filter(|_| all) {
             tracing::error!(%error, "the buffer is not tended");
         }
@@ -253,7 +253,8 @@ impl Site {
     ///
     /// # Errors
     /// `BufferMissing`.
-    pub fn buffer_status(&self, who: Option<&Principal>) -> Result<BufferStatus, Error> {
+    pub fn buffer_status(&self, caller: Caller<'_>) -> Result<BufferStatus, Error> {
+        let who = caller.principal();
         let buffer = self.snapshot().buffer()?;
         let (limits, held) = (buffer.limits(), buffer.held());
         let seen = |owner: Option<&Principal>| who.is_none_or(|who| owner == Some(who));

@@ -91,7 +91,7 @@ impl Site {
         };
         listed.tell(format!("data streams open: {}", streams.len()), control.round_trip());
         let _lending = self.lending.enter(open.key, &local_files, access, &job.account);
-        let counters = &self.counters;
+        let counters = &self.context.counters;
         Counters::add(&counters.file_sessions_total, 1);
         counters.file_sessions.fetch_add(1, Ordering::Relaxed);
         // The files are closed by the threads of the account.

@@ -113,7 +113,7 @@ impl AccountFiles {
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.authorised.stop.check()?;
-        Counters::add(&self.site.counters.file_operations_total, 1);
+        Counters::add(&self.site.context.counters.file_operations_total, 1);
         let local = self.local.clone().expect("it is open until it is dropped");
         let done = self.account.run(move || work(&local));
         done.map_err(|error| error.under(&self.root).at(self.authorised.access.site()))
@@ -132,7 +132,7 @@ impl AccountFiles {
 impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.audit(&op);
-        Counters::add(&self.site.counters.file_bytes_total, content.len() as u64);
+        Counters::add(&self.site.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
         let content = content.to_vec();
         self.run(move |local| local.operate(op, &content))
@@ -146,7 +146,7 @@ impl Files for AccountFiles {
             read.truncate(count);
             Ok(read)
         })?;
-        Counters::add(&self.site.counters.file_bytes_total, read.len() as u64);
+        Counters::add(&self.site.context.counters.file_bytes_total, read.len() as u64);
         buf[..read.len()].copy_from_slice(&read);
         Ok(read.len())
     }
@@ -265,7 +265,7 @@ mod tests {
         let workspace = site.files(&access, &place(""), Need::Write).unwrap();
         let writer = workspace.create(&RelPath::parse(b"x").unwrap(), Create::default()).unwrap();
         std::fs::write(site.home().map_file(), "bob@kek root\n").unwrap();
-        site.read_again();
+        site.context.read_again();
         site.judge(&site.last_snapshot());
         let ended = workspace.list(&RelPath::root(), ListFrom::default()).unwrap_err();
         assert_eq!(ended.code, Code::NotMapped);

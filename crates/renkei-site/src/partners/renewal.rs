@@ -57,11 +57,11 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
         let authority = snapshot.trust.own_card().map(|card| &card.authority);
         let pair = Pair { leaf, authority };
         let renewed = renew_if_due(site.home(), &snapshot.config, pair, SystemTime::now());
-        site.workers.note("renewal", renewed.as_ref().err().cloned());
+        site.context.workers.note("renewal", renewed.as_ref().err().cloned());
         *rests = match renewed {
             Ok(None) => None,
             Ok(Some(_)) => {
-                site.read_again();
+                site.context.read_again();
                 Some((Instant::now(), REST))
             }
             Err(error) => {

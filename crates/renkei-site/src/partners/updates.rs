@@ -92,7 +92,7 @@ impl Telling {
     fn look(&mut self, site: &Site) {
         let now = site.last_snapshot();
         let Some(text) = self.update(&now) else { return };
-        if !site.is_listening() {
+        if !site.context.is_listening() {
             return;
         }
         let partners = partners(&now);
@@ -272,7 +272,7 @@ impl Site {
                 tracing::info!(target: "audit", %site, name = %name, after, "its new name was taken over");
             }
         }
-        self.read_again();
+        self.context.read_again();
         Ok(())
     }
 

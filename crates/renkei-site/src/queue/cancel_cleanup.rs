@@ -73,7 +73,7 @@ pub fn spawn_giving_up(site: &Arc<Site>) -> Result<(), Error> {
     let weak = Arc::downgrade(site);
     let work = move || {
         while let Some(site) = weak.upgrade() {
-            let turn = site.workers.begin("given-up");
+            let turn = site.context.workers.begin("given-up");
             site.tell_given_up();
             drop(turn);
             site.giving_up.wait();

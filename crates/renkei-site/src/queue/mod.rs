@@ -12,7 +12,7 @@ pub(crate) mod spill;
 pub mod webhooks;
 
 use super::Site;
-use super::access::Access;
+use super::access::{Access, Caller};
 use super::queue::spill::spill_permits;
 use renkei_catalogue::{Catalogue, Listing, New, Put, Row, Update, first_digits, hex_id, no_digits};
 use renkei_core::error::{Code, Error};
@@ -322,7 +322,8 @@ impl Site {
     }
 
     /// A page of the queue: a user's own transfers, or all for the administrator.
-    pub fn transfers(&self, who: Option<&Principal>, listed: &Listed) -> Result<Vec<Queued>, Error> {
+    pub fn transfers(&self, caller: Caller<'_>, listed: &Listed) -> Result<Vec<Queued>, Error> {
+        let who = caller.principal();
         let owner = who.map(Principal::to_string);
         let listing =
             Listing { owner: owner.as_deref(), listed, state: None, limit: PART.min(BATCH_ENTRIES) };
@@ -334,13 +335,14 @@ impl Site {
     ///
     /// # Errors
     /// `TransferUnknown`, `IdAmbiguous`.
-    pub fn transfer(&self, who: Option<&Principal>, digits: &str) -> Result<Story, Error> {
+    pub fn transfer(&self, caller: Caller<'_>, digits: &str) -> Result<Story, Error> {
+        let who = caller.principal();
         let catalogue = self.queue.catalogue()?;
         let row = self.find_one(who, digits)?;
         let spec = read_spec(&row)?;
         let link = Link { from: spec.from.clone(), to: spec.to.clone() };
         let link_rests_until_ms = self.queue.load().rests_until(&link, now_ms());
-        let failures = self.failures(None, &row.id, 0)?;
+        let failures = self.failures(Caller::Administrator, &row.id, 0)?;
         Ok(Story {
             transfer: self.told(&row)?,
             after: catalogue.states(&spec.terms.after)?,
@@ -356,10 +358,11 @@ impl Site {
     /// `TransferUnknown`.
     pub fn failures(
         &self,
-        who: Option<&Principal>,
+        caller: Caller<'_>,
         id: &TransferId,
         after: u64,
     ) -> Result<Vec<(u64, EntryFailure)>, Error> {
+        let who = caller.principal();
         let row = self.find_one(who, &hex_id(id))?;
         let listed = self.queue.catalogue()?.failures(&row.id, after, BATCH_ENTRIES)?;
         // Only as many as fit in one message: names can be long.
@@ -370,13 +373,8 @@ impl Site {
     ///
     /// # Errors
     /// `TransferUnknown`; `ChangeRefused` if the change does not fit the transfer's state.
-    pub fn change_transfer(
-        &self,
-        access: Option<&Access>,
-        id: &TransferId,
-        change: Change,
-    ) -> Result<(), Error> {
-        let who = access.map(|access| &access.principal);
+    pub fn change_transfer(&self, caller: Caller<'_>, id: &TransferId, change: Change) -> Result<(), Error> {
+        let (access, who) = (caller.user(), caller.principal());
         let deadline_ms = now_ms() + self.snapshot().config.queue.deadline_days * DAY_MS;
         let may = |row: &mut Row| match who {
             Some(who) if row.owner != who.to_string() => Err(unknown(&short(id))),

@@ -56,11 +56,11 @@ pub fn spawn_queue(site: &Arc<Site>) -> Result<(), Error> {
     let work = move || {
         let (mut forgotten_ms, mut last) = (0, None);
         while let Some(site) = weak.upgrade() {
-            let turn = site.workers.begin("queue");
+            let turn = site.context.workers.begin("queue");
             let looked = site.look_at_queue(&mut forgotten_ms);
             drop(turn);
             let error = looked.as_ref().err().cloned();
-            site.workers.note("queue", error.clone());
+            site.context.workers.note("queue", error.clone());
             drop(site);
             if let Some(error) = error.as_ref().filter(|_| error != last) {
                 tracing::error!(%error, "the queue waits");

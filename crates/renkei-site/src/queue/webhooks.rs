@@ -6,6 +6,7 @@
 
 use super::now_ms;
 use crate::Site;
+use crate::access::Caller;
 use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Webhook, hex_id};
 use renkei_core::error::{Code, Error};
@@ -26,7 +27,7 @@ const BATCH: usize = 32;
 pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "notices", LOOK_EVERY, |site| {
         let told = site.tell_ends();
-        site.workers.note("notices", told.as_ref().err().cloned());
+        site.context.workers.note("notices", told.as_ref().err().cloned());
         if let Err(error) = told {
             tracing::debug!(%error, "notifications of ended transfers are delayed");
         }
@@ -51,7 +52,9 @@ impl Site {
 
     fn tell_ends(&self) -> Result<(), Error> {
         let catalogue = self.queue.catalogue()?;
-        for notice in catalogue.notices(now_ms(), BATCH)? {
+        let due = catalogue.notices(now_ms(), BATCH)?;
+        self.context.workers.note_backlog("notices", due.len());
+        for notice in due {
             if self.queue.is_stopping() {
                 return Ok(());
             }
@@ -82,7 +85,7 @@ impl Site {
     fn tell_end(&self, notice: &Webhook) -> Result<(), String> {
         let told = |error: Error| error.to_string();
         self.check_notify(&notice.address).map_err(told)?;
-        let story = self.transfer(None, &hex_id(&notice.id)).map_err(told)?;
+        let story = self.transfer(Caller::Administrator, &hex_id(&notice.id)).map_err(told)?;
         post(&Address::parse(&notice.address)?, &body(&story), &web_config().map_err(told)?)
     }
 }

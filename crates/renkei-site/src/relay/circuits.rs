@@ -356,10 +356,10 @@ impl Site {
         (&*far).write_all(received).map_err(|error| lost("send", &error))?;
         let on_bytes = |count| {
             leave.paced.bytes.fetch_add(count, Ordering::Relaxed);
-            Counters::add(&self.counters.relayed_bytes_total, count);
+            Counters::add(&self.context.counters.relayed_bytes_total, count);
         };
         on_bytes(received.len() as u64);
-        Counters::add(&self.counters.circuits_total, 1);
+        Counters::add(&self.context.counters.circuits_total, 1);
         let _shared = leave.paced.share(&near, &far);
         // The session may end before its circuits; they are cut only when a principal is no longer trusted.
         let is_stopped = || leave.cut.load(Ordering::Relaxed);

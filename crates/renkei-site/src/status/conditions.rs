@@ -182,7 +182,7 @@ pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
     let weak = Arc::downgrade(site);
     let work = move || {
         while let Some(site) = weak.upgrade() {
-            let turn = site.workers.begin("conditions");
+            let turn = site.context.workers.begin("conditions");
             site.look_at_conditions();
             drop(turn);
             drop(site);
@@ -197,7 +197,7 @@ impl Site {
     /// Active conditions, the most urgent first, then the oldest.
     pub fn conditions(&self) -> Vec<Condition> {
         let (mut all, looked) = self.conditions.shown();
-        let seen = looked.unwrap_or(self.started);
+        let seen = looked.unwrap_or(self.context.started());
         if seen.elapsed() > BLIND_AFTER {
             all.push(blind(seen));
         }
@@ -208,7 +208,7 @@ impl Site {
     fn look_at_conditions(self: &Arc<Self>) {
         let snapshot = self.last_snapshot();
         let found = SOURCES.iter().flat_map(|source| source(self, &snapshot)).collect();
-        let is_early = self.started.elapsed() < REMEMBERED;
+        let is_early = self.context.started().elapsed() < REMEMBERED;
         let changed = self.conditions.take(found, unix_now(), is_early);
         if let Some(since) = changed
             && let Err(error) = keep_since(self.home(), since)

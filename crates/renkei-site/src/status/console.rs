@@ -6,7 +6,7 @@
 //! authorised again for each page, against the current configuration, as every other session is.
 
 use crate::Site;
-use crate::access::Access;
+use crate::access::{Access, Caller};
 use crate::transfer::tickets::random_ticket;
 use renkei_core::error::Error;
 use renkei_mover::hex;
@@ -97,14 +97,14 @@ pub struct Visitor {
 }
 
 impl Visitor {
-    /// The visitor's access; `None` for the administrator, who sees all.
-    pub fn access(&self) -> Option<&Access> {
-        self.access.as_deref()
+    /// The visitor as a caller.
+    pub fn caller(&self) -> Caller<'_> {
+        self.access.as_deref().map_or(Caller::Administrator, Caller::User)
     }
 
     /// The visitor's name.
     pub fn name(&self) -> String {
-        self.access().map_or("administrator".into(), |access| access.principal.to_string())
+        self.caller().user().map_or("administrator".into(), |access| access.principal.to_string())
     }
 
     /// The token in forms that prevents cross-site request forgery.
@@ -120,9 +120,12 @@ impl Visitor {
 }
 
 impl Site {
-    /// Issues a link to the console for `access`, or for the administrator; returns its secret.
-    pub fn console_link(&self, access: Option<&Access>) -> Result<String, Error> {
-        let holder = access.map_or(Holder::Administrator, |access| Holder::User(Box::new(access.clone())));
+    /// Issues a link to the console for a caller; returns its secret.
+    pub fn console_link(&self, caller: Caller<'_>) -> Result<String, Error> {
+        let holder = match caller {
+            Caller::Administrator => Holder::Administrator,
+            Caller::User(access) => Holder::User(Box::new(access.clone())),
+        };
         tracing::info!(target: "audit", principal = holder.name(), "console link issued");
         lock(&self.console.links).issue(holder, LINK_LIFE, Instant::now())
     }

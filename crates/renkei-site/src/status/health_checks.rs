@@ -6,6 +6,7 @@
 
 use super::conditions::{Finding, Severity};
 use crate::Site;
+use crate::access::Caller;
 use crate::partners::probes::MAX_SKEW;
 use crate::queue::read_lane;
 use crate::snapshot::Snapshot;
@@ -83,7 +84,7 @@ const MOST_TRANSFERS: usize = 256;
 
 /// A changed configuration that cannot be loaded.
 fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    let unusable = site.unusable();
+    let unusable = site.context.unusable();
     let Some(last) = &*unusable else { return Vec::new() };
     let finding = Finding::of("configuration", "", Severity::Critical, &last.error);
     let words = "a changed configuration file is invalid; the previous state stays in force until the PoP is restarted";
@@ -195,7 +196,7 @@ pub fn certificate_ends(name: &str, end: SystemTime, now: SystemTime, remedy: &s
 
 /// Storages that are missing, hang or are low on space, and disconnected agents.
 fn storages(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    site.rooms(None).iter().filter_map(storage).collect()
+    site.rooms(Caller::Administrator).iter().filter_map(storage).collect()
 }
 
 fn storage(room: &StorageSpace) -> Option<Finding> {
@@ -321,7 +322,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     for partner in snapshot.trust.list().map(|card| &card.site).filter(is_reached) {
         site.conditions.forget_before("partner", partner.as_str());
     }
-    if site.started.elapsed() > LINES_COME_WITHIN {
+    if site.context.started().elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {
             let has_line = site.reverse_registry.has_line(&Principal::Host(other.site.clone()));
             let only_by_line = other.endpoints.is_empty() && other.via.len() == 1;
@@ -455,7 +456,7 @@ fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     own.flat_map(|(name, facts)| {
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
         let behind = known.into_keys().filter(|follower| {
-            let last = site.confirmed.last(facts.id, follower).unwrap_or(site.started);
+            let last = site.confirmed.last(facts.id, follower).unwrap_or(site.context.started());
             last.elapsed() > FOLLOWER_SILENT_FOR && may(facts, &Principal::Host(follower.clone()), Need::Read)
         });
         behind.map(|follower| behind_finding(name, &follower)).collect::<Vec<_>>()

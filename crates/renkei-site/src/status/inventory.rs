@@ -135,7 +135,7 @@ impl Site {
     /// The names of the volumes that a visitor may see.
     pub fn volumes_seen(&self, visitor: &Visitor) -> Vec<String> {
         let snapshot = self.last_snapshot();
-        match visitor.access() {
+        match visitor.caller().user() {
             None => snapshot.volumes.keys().cloned().collect(),
             Some(access) => access.volumes().into_iter().map(|(name, _)| name.clone()).collect(),
         }
@@ -155,7 +155,7 @@ impl Site {
         if let Some(error) = snapshot.trouble_of(name) {
             return Err(error);
         }
-        match visitor.access() {
+        match visitor.caller().user() {
             None => Ok(VolumeStatus::new(name, facts, Some(self.volume_standing(name)?))),
             Some(access) => self.show_volume(access, name),
         }
@@ -167,7 +167,7 @@ impl Site {
         let Some(facts) = snapshot.volumes.get(name).filter(|facts| !snapshot.follows(facts)) else {
             return Vec::new();
         };
-        if visitor.access().is_some_and(|access| !manages(facts, access)) {
+        if visitor.caller().user().is_some_and(|access| !manages(facts, access)) {
             return Vec::new();
         }
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
@@ -185,7 +185,7 @@ impl Site {
     pub fn partners_seen(&self, visitor: &Visitor) -> Vec<Partner> {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
-        let own = visitor.access().map(|access| access.principal.site().clone());
+        let own = visitor.caller().user().map(|access| access.principal.site().clone());
         let (conditions, unreached) = (self.conditions(), self.memory.unreached());
         let lines = self.line_status(|_| true);
         let reach = |site: &SiteName| {
@@ -254,7 +254,7 @@ impl Site {
 
     /// The background threads, for the administrator.
     pub fn workers(&self) -> Vec<Worker> {
-        self.workers.all()
+        self.context.workers.all()
     }
 
     // ---- certificates ---------------------------------------------------------------------------------------
@@ -293,7 +293,11 @@ impl Site {
     /// # Errors
     /// Those of the files.
     pub fn issued_certificates(&self, visitor: &Visitor) -> Result<Inventory, Error> {
-        issued::inventory(self.home(), visitor.access().map(|access| &access.principal), SystemTime::now())
+        issued::inventory(
+            self.home(),
+            visitor.caller().user().map(|access| &access.principal),
+            SystemTime::now(),
+        )
     }
 
     /// The mounts with credentials of their own: all of them, or the visitor's.

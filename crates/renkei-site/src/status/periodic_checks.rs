@@ -20,7 +20,7 @@ pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
     spawn_every(site, "web", LOOK_EVERY, |site| {
         let now = site.last_snapshot();
         now.web.look(&now.config.web);
-        site.workers.note("web", now.web.trouble());
+        site.context.workers.note("web", now.web.trouble());
     })?;
     spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
     crate::volume::home::log_truncation::spawn_trimming(site)?;
@@ -53,7 +53,7 @@ impl Site {
     /// Waits until no file below a directory is open any more, after its storage was removed; returns how many
     /// still are.
     pub fn await_release(&self, root: &Path) -> usize {
-        self.read_again();
+        self.context.read_again();
         // The kernel reports names without symbolic links.
         let root = root.canonicalize().unwrap_or_else(|_| root.into());
         let begin = Instant::now();
@@ -93,10 +93,11 @@ pub(crate) fn spawn_every(
     pause: Duration,
     work: impl Fn(&Site) + Send + 'static,
 ) -> Result<(), Error> {
+    site.context.workers.note_period(name, pause);
     let (site, own) = (Arc::downgrade(site), name.to_owned());
     let repeat = move || {
         while let Some(site) = site.upgrade() {
-            let turn = site.workers.begin(&own);
+            let turn = site.context.workers.begin(&own);
             work(&site);
             drop(turn);
             drop(site);

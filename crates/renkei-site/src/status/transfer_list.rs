@@ -126,7 +126,7 @@ impl Site {
         wanted: &Wanted,
     ) -> Result<(Vec<Queued>, Option<Cursor>), Error> {
         let catalogue = self.queue.catalogue()?;
-        let owner = visitor.access().map(|access| access.principal.to_string());
+        let owner = visitor.caller().user().map(|access| access.principal.to_string());
         let mut listed = Listed {
             ended: wanted.state.is_none_or(State::is_end),
             label: Some(wanted.label.clone()).filter(|label| !label.is_empty()),

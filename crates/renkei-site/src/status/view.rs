@@ -56,7 +56,7 @@ pub fn moment(time: SystemTime) -> String {
 impl Visitor {
     /// Whether the visitor may see activity of `principal`.
     pub(crate) fn sees(&self, principal: &str) -> bool {
-        self.access().is_none_or(|access| access.principal.to_string() == principal)
+        self.caller().user().is_none_or(|access| access.principal.to_string() == principal)
     }
 
     /// Whether the visitor may see the trusted sites: a user of this site, as in [`Site::card`], or the
@@ -66,22 +66,22 @@ impl Visitor {
             user @ Principal::User { .. } => user.site() == own,
             Principal::Host(_) | Principal::Agent { .. } => false,
         };
-        self.access().is_none_or(own_user)
+        self.caller().user().is_none_or(own_user)
     }
 }
 
 impl Site {
     /// Status of the PoP.
     pub fn overview(self: &Arc<Self>, visitor: &Visitor) -> Overview {
-        let (snapshot, counters) = (self.last_snapshot(), &self.counters);
-        let is_admin = visitor.access().is_none();
+        let (snapshot, counters) = (self.last_snapshot(), &self.context.counters);
+        let is_admin = visitor.caller().is_administrator();
         let ended = || {
             [&counters.transfers_done, &counters.transfers_failed].map(|n| n.load(Ordering::Relaxed)).into()
         };
         Overview {
             site: snapshot.site.to_string(),
             software: renkei_net::SOFTWARE,
-            uptime: self.started.elapsed(),
+            uptime: self.context.started().elapsed(),
             sessions: counters.sessions.load(Ordering::Relaxed),
             ended: is_admin.then(ended),
             warnings: self.warnings(visitor),
@@ -91,7 +91,7 @@ impl Site {
     /// Active conditions: all for the administrator, for others those of the storages they may use.
     fn warnings(self: &Arc<Self>, visitor: &Visitor) -> Vec<Condition> {
         let mut conditions = self.conditions();
-        if let Some(access) = visitor.access() {
+        if let Some(access) = visitor.caller().user() {
             conditions.retain(|one| is_of_storage(one) && access.may_see(&one.name));
             // Paths and accounts are shown to the administrator only.
             conditions.iter_mut().for_each(|one| one.found = one.code.row().title.into());
@@ -104,7 +104,7 @@ impl Site {
     pub fn neighbours(&self, visitor: &Visitor) -> Vec<Neighbour> {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
-        let own = visitor.access().map(|access| access.principal.site());
+        let own = visitor.caller().user().map(|access| access.principal.site());
         let (running, lines) = (self.runs(visitor), self.line_status(|_| true));
         let unreached = self.memory.unreached();
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);

@@ -4,6 +4,7 @@
 //! that does not end. Non-goal: threads that serve one connection, transfer or volume.
 
 use renkei_core::error::Error;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -32,12 +33,12 @@ const TASKS: &[(&str, &str)] = &[
 ];
 
 /// A thread as it is shown.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Worker {
     /// Its name.
     pub name: String,
     /// Its purpose.
-    pub task: &'static str,
+    pub task: String,
     /// Completed turns.
     pub turns: u64,
     /// End of the last completed turn.
@@ -46,6 +47,10 @@ pub struct Worker {
     pub took: Duration,
     /// The age of the current turn, if there is one.
     pub busy: Option<Duration>,
+    /// When the next turn is due, where turns are regular.
+    pub next: Option<SystemTime>,
+    /// Work that is due, where the thread has a queue of it.
+    pub backlog: Option<u64>,
     /// The error of the last turn.
     pub trouble: Option<Error>,
 }
@@ -56,6 +61,8 @@ struct State {
     ended: Option<SystemTime>,
     took: Duration,
     began: Option<Instant>,
+    every: Option<Duration>,
+    backlog: Option<u64>,
     trouble: Option<Error>,
 }
 
@@ -90,6 +97,16 @@ impl Workers {
         Turn { workers: self, name }
     }
 
+    /// Records the period of a thread.
+    pub(crate) fn note_period(&self, name: &str, every: Duration) {
+        self.lock().entry(name.to_owned()).or_default().every = Some(every);
+    }
+
+    /// Records how much work of a thread is due.
+    pub(crate) fn note_backlog(&self, name: &str, backlog: usize) {
+        self.lock().entry(name.to_owned()).or_default().backlog = Some(backlog as u64);
+    }
+
     /// Records the error of a thread's last turn, or clears it.
     pub(crate) fn note(&self, name: &str, trouble: Option<Error>) {
         self.lock().entry(name.to_owned()).or_default().trouble = trouble;
@@ -99,11 +116,20 @@ impl Workers {
     pub(crate) fn all(&self) -> Vec<Worker> {
         let shown = |(name, state): (&String, &State)| Worker {
             name: name.clone(),
-            task: TASKS.iter().find(|(of, _)| of == name).map_or("", |(_, task)| task),
+            task: TASKS
+                .iter()
+                .find(|(of, _)| of == name)
+                .map_or(String::new(), |(_, task)| (*task).to_owned()),
             turns: state.turns,
             ended: state.ended,
             took: state.took,
             busy: state.began.map(|began| began.elapsed()),
+            next: state
+                .ended
+                .zip(state.every)
+                .filter(|_| state.began.is_none())
+                .map(|(end, every)| end + every),
+            backlog: state.backlog,
             trouble: state.trouble.clone(),
         };
         self.lock().iter().map(shown).collect()
@@ -123,6 +149,11 @@ mod tests {
         assert!(one().busy.is_some() && one().turns == 0 && one().ended.is_none());
         drop(turn);
         assert!(one().busy.is_none() && one().turns == 1 && one().ended.is_some() && !one().task.is_empty());
+        let ended = one().ended.unwrap();
+        assert_eq!((one().next, one().backlog), (None, None));
+        workers.note_period("queue", Duration::from_secs(60));
+        workers.note_backlog("queue", 3);
+        assert_eq!((one().next, one().backlog), (Some(ended + Duration::from_secs(60)), Some(3)));
         workers.note("queue", Some(Error::new(Code::CatalogueFailed, "open", "catalogue", "")));
         assert_eq!(one().trouble.map(|error| error.code), Some(Code::CatalogueFailed));
         workers.note("queue", None);

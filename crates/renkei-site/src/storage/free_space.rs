@@ -5,7 +5,7 @@
 
 use super::root::Root;
 use crate::Site;
-use crate::access::Access;
+use crate::access::{Access, Caller};
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::Space;
@@ -98,7 +98,8 @@ impl FreeSpace {
 impl Site {
     /// The space of the storages as the account of `access` sees it, or the PoP's own; starts queries for expired
     /// entries.
-    pub fn rooms(self: &Arc<Self>, access: Option<&Access>) -> Vec<StorageSpace> {
+    pub fn rooms(self: &Arc<Self>, caller: Caller<'_>) -> Vec<StorageSpace> {
+        let access = caller.user();
         let snapshot = self.last_snapshot();
         let account = access.map(|access| access.account.name.clone()).unwrap_or_default();
         let room = |(name, root): (&String, &Arc<Root>)| {

@@ -278,7 +278,7 @@ impl Site {
         let wanted = self.stream_count(access, most, left.as_deref(), control);
         let waiting = self.issue_streams(access, wanted)?;
         let left = left.filter(|left| left.len() == usize::from(waiting.streams));
-        Counters::add(&self.counters.kept_total, u64::from(left.is_some()));
+        Counters::add(&self.context.counters.kept_total, u64::from(left.is_some()));
         Ok((waiting, left))
     }
 
@@ -318,7 +318,7 @@ impl Site {
 
     pub(super) fn note_end(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
         self.transfers.ended(id, direction, result);
-        let counters = &self.counters;
+        let counters = &self.context.counters;
         match result {
             Ok(summary) => {
                 Counters::add(&counters.transfers_done, 1);

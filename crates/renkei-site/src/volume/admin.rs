@@ -134,7 +134,7 @@ impl Site {
         let mut facts = volume_config::find(self.home(), name)?;
         edit(&mut facts)?;
         facts.store(self.home(), name)?;
-        self.read_again();
+        self.context.read_again();
         Ok(told(()))
     }
 
@@ -147,7 +147,7 @@ impl Site {
         }
         volume_config::remove(self.home(), name)?;
         self.release_folder(&self.snapshot(), &facts);
-        self.read_again();
+        self.context.read_again();
         self.forget_volume(facts.id)
     }
 
@@ -174,7 +174,7 @@ impl Site {
         take_folder(opened, *in_place)?;
         mark(&storage.path, &place.path, &DirectoryClaim::new(&facts.id, &snapshot.site));
         facts.store(self.home(), name)?;
-        self.read_again();
+        self.context.read_again();
         Ok(())
     }
 }

@@ -113,7 +113,7 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("following", move || {
         while let Some(here) = site.upgrade() {
-            let turn = here.workers.begin("following");
+            let turn = here.context.workers.begin("following");
             let snapshot = here.last_snapshot();
             for (name, facts) in followed(&snapshot) {
                 begin(&here, name, facts);

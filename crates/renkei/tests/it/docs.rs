@@ -39,7 +39,8 @@ fn tests_that_a_page_names_are_there() {
     for (file, test) in named {
         let path = file.replace("::", "/");
         let read = |name: String| std::fs::read_to_string(sources.join(name));
-        let source = read(format!("{path}.rs")).or_else(|_| read(format!("{path}/mod.rs"))).unwrap_or_default();
+        let source =
+            read(format!("{path}.rs")).or_else(|_| read(format!("{path}/mod.rs"))).unwrap_or_default();
         assert!(source.contains(&format!("#[test]\nfn {test}()")), "{file}::{test}");
     }
 }
@@ -420,6 +421,7 @@ fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
     std::fs::write(&map, "nonsense").unwrap();
     crate::console::conditions::comes(titech, "configuration", "");
     pages.see("status", &titech.json(&["status"]).1);
+    pages.see("status", &titech.json(&["status", "--workers"]).1);
     std::fs::write(&map, good).unwrap();
 }
 

@@ -60,7 +60,7 @@ impl Site {
         pending.stop();
         drop(turn);
         self.release_folder(&snapshot, facts);
-        self.read_again();
+        self.context.read_again();
         let (changes, files) = (only.changes, only.files);
         tracing::info!(target: "audit", volume = name, changes, files, "unsubscribed");
         self.forget_volume(facts.id)?;

@@ -123,7 +123,7 @@ pub fn spawn_verifying(site: &Arc<Site>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("verifying", move || {
         while let Some(here) = site.upgrade() {
-            let turn = here.workers.begin("verifying");
+            let turn = here.context.workers.begin("verifying");
             let snapshot = here.last_snapshot();
             snapshot.volumes.iter().for_each(|(name, facts)| here.begin_pass(name, facts));
             drop(turn);

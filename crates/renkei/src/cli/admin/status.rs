@@ -3,6 +3,7 @@
 use crate::cli::connect::{session, site_argument, unexpected};
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human, span};
+use crate::cli::queue::asker::ask_socket;
 use crate::cli::queue::why;
 use crate::cli::remedy::here;
 use crate::cli::{Context, login};
@@ -15,11 +16,12 @@ use renkei_core::wire::message::{
 };
 use renkei_net::identity::socket;
 use renkei_site::status::conditions::Condition;
+use renkei_site::status::workers::Worker;
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Show what a PoP is doing: sessions and running transfers
 ///
@@ -33,6 +35,9 @@ pub struct Args {
     /// Of a queued transfer: list every file that failed
     #[arg(long, requires = "site")]
     failures: bool,
+    /// List the background threads of the PoP of this machine
+    #[arg(long, conflicts_with_all = ["site", "failures"])]
+    workers: bool,
 }
 
 #[derive(Serialize)]
@@ -61,6 +66,10 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if args.failures {
         let cause = "--failures is for a queued transfer; write the first digits of its id";
         return Err(Error::new(Code::UsageInvalid, "show status", "--failures", cause));
+    }
+    if args.workers {
+        context.output.answer(&workers(context)?)?;
+        return Ok(0);
     }
     let shown = match &args.site {
         None => local(context)?,
@@ -95,6 +104,68 @@ fn local(context: &Context) -> Result<Shown, Error> {
     // Also with an invalid configuration while the PoP runs: that is among its conditions.
     let site = Config::load(&home).ok().and_then(|config| config.site).map(|site| site.to_string());
     Ok(Shown { site, status, conditions })
+}
+
+/// The background threads as they are shown.
+#[derive(Serialize)]
+struct ShownWorkers {
+    workers: Vec<ShownWorker>,
+}
+
+/// One background thread; times in seconds since 1970.
+#[derive(Serialize)]
+struct ShownWorker {
+    name: String,
+    task: String,
+    turns: u64,
+    last_run_unix: Option<u64>,
+    last_run_ms: u64,
+    next_run_unix: Option<u64>,
+    busy_s: Option<u64>,
+    backlog: Option<u64>,
+    error: Option<Error>,
+}
+
+fn workers(context: &Context) -> Result<ShownWorkers, Error> {
+    let workers: Vec<Worker> = ask_socket(context, &json!({"op": "workers"}))?;
+    let unix = |at: SystemTime| at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let shown = |worker: Worker| ShownWorker {
+        name: worker.name,
+        task: worker.task,
+        turns: worker.turns,
+        last_run_unix: worker.ended.map(unix),
+        last_run_ms: u64::try_from(worker.took.as_millis()).unwrap_or(u64::MAX),
+        next_run_unix: worker.next.map(unix),
+        busy_s: worker.busy.map(|busy| busy.as_secs()),
+        backlog: worker.backlog,
+        error: worker.trouble,
+    };
+    Ok(ShownWorkers { workers: workers.into_iter().map(shown).collect() })
+}
+
+impl Report for ShownWorkers {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        for worker in &self.workers {
+            let ShownWorker { name, task, turns, last_run_unix, last_run_ms, .. } = worker;
+            let last = match (worker.busy_s, last_run_unix) {
+                (Some(busy), _) => format!("working for {}", span(Duration::from_secs(busy))),
+                (None, Some(at)) => {
+                    format!(
+                        "{} ago, took {last_run_ms} ms",
+                        span(Duration::from_secs(now.saturating_sub(*at)))
+                    )
+                }
+                (None, None) => "not yet".into(),
+            };
+            let due = worker.backlog.map(|due| format!("  {due} due")).unwrap_or_default();
+            writeln!(out, "{name:<11} {last:<28} turns {turns}{due}  {task}")?;
+            if let Some(error) = &worker.error {
+                writeln!(out, "{:<11} {error}", "")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Report for Shown {

@@ -32,7 +32,7 @@ impl<'c> Asker<'c> {
     /// One page of the list.
     pub(crate) fn transfers(&mut self, listed: &Listed) -> Result<Vec<Queued>, Error> {
         if self.all {
-            return self.ask_socket(&json!({"op": "transfers", "listed": listed}));
+            return ask_socket(self.context, &json!({"op": "transfers", "listed": listed}));
         }
         match self.ask(Request::Transfers(listed.clone()))? {
             Reply::Transfers(transfers) => Ok(transfers),
@@ -54,7 +54,7 @@ impl<'c> Asker<'c> {
     /// The history of one, by the first digits of its id.
     pub(crate) fn story(&mut self, digits: &str) -> Result<Story, Error> {
         if self.all {
-            return self.ask_socket(&json!({"op": "transfer", "id": digits}));
+            return ask_socket(self.context, &json!({"op": "transfer", "id": digits}));
         }
         match self.ask(Request::Transfer(digits.into()))? {
             Reply::Transfer(story) => Ok(*story),
@@ -65,7 +65,7 @@ impl<'c> Asker<'c> {
     /// One page of a transfer's failed files, each with its number: those after a number.
     pub(crate) fn failures(&mut self, id: TransferId, after: u64) -> Result<Vec<(u64, EntryFailure)>, Error> {
         if self.all {
-            return self.ask_socket(&json!({"op": "failures", "id": id, "after": after}));
+            return ask_socket(self.context, &json!({"op": "failures", "id": id, "after": after}));
         }
         match self.ask(Request::Failures { id, after })? {
             Reply::Failures(failures) => Ok(failures),
@@ -76,7 +76,7 @@ impl<'c> Asker<'c> {
     /// Changes the state of one.
     pub(crate) fn change(&mut self, id: TransferId, change: Change) -> Result<(), Error> {
         if self.all {
-            return self.ask_socket(&json!({"op": "change", "id": id, "change": change}));
+            return ask_socket(self.context, &json!({"op": "change", "id": id, "change": change}));
         }
         match self.ask(Request::Change { id, change })? {
             Reply::Done => Ok(()),
@@ -111,7 +111,7 @@ impl<'c> Asker<'c> {
     /// The content of the buffer.
     pub(crate) fn buffer(&mut self) -> Result<BufferStatus, Error> {
         if self.all {
-            return self.ask_socket(&json!({"op": "buffer"}));
+            return ask_socket(self.context, &json!({"op": "buffer"}));
         }
         match self.ask(Request::Buffer)? {
             Reply::Buffer(status) => Ok(status),
@@ -121,7 +121,7 @@ impl<'c> Asker<'c> {
 
     /// The unfinished copies of all users at the PoP of this machine, for its administrator.
     pub(crate) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
-        self.ask_socket(&json!({"op": "unfinished", "what": what}))
+        ask_socket(self.context, &json!({"op": "unfinished", "what": what}))
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, Error> {
@@ -136,13 +136,14 @@ impl<'c> Asker<'c> {
         }
         reply
     }
+}
 
-    fn ask_socket<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Error> {
-        let path = login::socket(&self.context.home()?, None);
-        let answer = socket::request(&path, request)?;
-        let text = answer.as_str().unwrap_or_default();
-        let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-        decode("reply", &bytes.ok_or_else(|| violation("reply", "not hexadecimal"))?)
-    }
+/// Asks the PoP of this machine by its local socket.
+pub(crate) fn ask_socket<T: DeserializeOwned>(context: &Context, request: &Value) -> Result<T, Error> {
+    let path = login::socket(&context.home()?, None);
+    let answer = socket::request(&path, request)?;
+    let text = answer.as_str().unwrap_or_default();
+    let byte = |at: usize| text.get(at..at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+    decode("reply", &bytes.ok_or_else(|| violation("reply", "not hexadecimal"))?)
 }

@@ -271,3 +271,27 @@ fn a_partner_that_dies_while_nothing_goes_there_is_told() {
     // It is over by itself, too.
     goes(titech, "partner", "kek");
 }
+
+#[test]
+fn the_background_threads_are_listed_and_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), "kek");
+    let begun = Instant::now();
+    // The first turns come within seconds of the start.
+    let watch = loop {
+        let workers = site.json(&["status", "--workers"]).1["workers"].clone();
+        let found = workers.as_array().unwrap().iter().find(|worker| worker["name"] == "watch").cloned();
+        if let Some(watch) = found.filter(|watch| watch["turns"].as_u64().is_some_and(|turns| turns > 1)) {
+            break watch;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{workers}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(watch["last_run_unix"].is_u64() && watch["error"].is_null(), "{watch}");
+    assert!(watch["task"].as_str().unwrap().contains("configuration"), "{watch}");
+    assert!(site.ok(&["status", "--workers"]).lines().any(|line| line.starts_with("watch ")));
+    let metrics = get(&site, "/metrics", "").body;
+    for metric in ["renkei_worker_turns", "renkei_worker_last_turn_seconds", "renkei_worker_failed"] {
+        assert!(metrics.contains(&format!("{metric}{{worker=\"watch\"}}")), "{metric}: {metrics}");
+    }
+}
