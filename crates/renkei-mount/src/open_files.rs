@@ -7,7 +7,6 @@
 //! Lock order: the draft of a file, then the inode table; no operation is awaited under the lock of the table.
 
 use super::Mounted;
-use super::attr_cache::Mark;
 use super::attributes::InodeAttr;
 use super::errno::FuseError;
 use super::name_ops::now;
@@ -16,6 +15,7 @@ use super::passthrough::{ReadPath, read_plain};
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
+use renkei_core::lease::holder::Mark;
 use renkei_core::namespace::tree::is_beside;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};

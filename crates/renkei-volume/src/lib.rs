@@ -18,6 +18,7 @@ pub mod grant;
 pub mod home;
 pub mod lineage;
 mod plain_entry;
+mod reconciler_requests;
 mod root_identity;
 pub mod settings;
 #[cfg(test)]
@@ -25,11 +26,9 @@ mod store_conformance;
 pub mod volume_config;
 pub mod volume_status;
 
-pub use home::corrupt::FileVerdict;
-pub use home::remote_content::{
-    Arrived, AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer,
-};
+pub use home::remote_content::{AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer};
 pub use home::view::VolumeStore;
+pub use reconciler_requests::{Arrived, FileVerdict};
 pub use volume_config::VolumeConfig;
 
 use dir_claim::DirectoryClaim;

@@ -1,6 +1,6 @@
 //! Messages about a PoP's buffer.
 
-use super::message::{TransferId, batch};
+use super::types::{TransferId, batch};
 use crate::buffer::Shortage;
 use crate::path::SiteName;
 use crate::units::human;

@@ -8,7 +8,7 @@
 //! that opened the file before keeps reading the version it opened (snapshot).
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
-use super::message::{Space, TransferId, batch};
+use super::types::{Space, TransferId, batch};
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime, Stamp};
 use crate::error::{Code, Error};

@@ -15,11 +15,11 @@ use crate::queue::Change;
 use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
-/// Identifier of one transfer, chosen by the client, in the logs of every side.
-pub type TransferId = [u8; 16];
-
-/// Most entries in one offer, verdict list or listing part; keeps control frames small.
-pub const BATCH_ENTRIES: usize = 512;
+pub use super::types::{
+    BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space, Summary,
+    TransferId,
+};
+pub(crate) use super::types::{at_most, batch};
 
 /// Every message of a control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -401,17 +401,6 @@ impl ReceiveOptions {
     }
 }
 
-/// The share of the path's capacity that a transfer may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// An equal share, in competition with other traffic.
-    #[default]
-    Normal,
-    /// The capacity that other traffic leaves unused.
-    Background,
-}
-
 /// Opens a transfer in which the PoP receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenReceive {
@@ -725,19 +714,6 @@ pub struct Usage {
     pub dirs: u64,
 }
 
-/// Space of a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Space {
-    /// Size in bytes.
-    pub total_bytes: u64,
-    /// Bytes still available to this account.
-    pub available_bytes: u64,
-    /// Inodes in total.
-    pub total_files: u64,
-    /// Inodes free.
-    pub free_files: u64,
-}
-
 /// Parameters of the data streams of an opened session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
@@ -795,19 +771,6 @@ pub struct IdRange {
     pub count: u64,
 }
 
-/// An entry that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryFailure {
-    /// Its number; `None` if it never had one.
-    pub id: Option<EntryId>,
-    /// Its path below the destination.
-    pub path: RelPath,
-    /// Whether the content arrived all the same (only an attribute was lost).
-    pub kept: bool,
-    /// The error.
-    pub error: Error,
-}
-
 /// Result of the sender's walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDone {
@@ -821,91 +784,6 @@ pub struct ReceiveDone {
     /// Entries removed because the source does not have them.
     pub deleted: u64,
 }
-
-/// Progress of a transfer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Files found so far.
-    pub files_found: u64,
-    /// Bytes found so far.
-    pub bytes_found: u64,
-    /// Whether the walk is complete.
-    pub walk_done: bool,
-    /// Files durable at the destination.
-    pub files_done: u64,
-    /// Bytes durable at the destination or skipped.
-    pub bytes_done: u64,
-    /// Bytes transferred over the network.
-    pub bytes_moved: u64,
-}
-
-/// The result of a transfer, as it is reported.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Files that are at the destination now.
-    pub files: u64,
-    /// Directories.
-    pub dirs: u64,
-    /// Symbolic and hard links.
-    pub links: u64,
-    /// Bytes of the files at the destination.
-    pub bytes: u64,
-    /// Of these, files that were there already.
-    pub files_skipped: u64,
-    /// Of these, bytes that were there already.
-    pub bytes_skipped: u64,
-    /// Bytes of content sent.
-    pub bytes_moved: u64,
-    /// Entries removed at the destination.
-    pub deleted: u64,
-    /// Devices, FIFOs and sockets that were skipped; listed among the failures, not counted there.
-    pub special: u64,
-    /// Total number of entries that failed; the list may be shorter.
-    pub failed: u64,
-    /// The first failures, at most [`MAX_LISTED_FAILURES`] and [`MAX_LISTED_BYTES`].
-    pub failures: Vec<EntryFailure>,
-}
-
-/// Deserialises a list of at most [`BATCH_ENTRIES`]: otherwise a few bytes of a frame could decode to a hundred times
-/// as much.
-pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    at_most::<D, T, BATCH_ENTRIES>(deserializer)
-}
-
-/// Deserialises a list of at most `MOST` items.
-pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Items<T, const MOST: usize>(std::marker::PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, const MOST: usize> serde::de::Visitor<'de> for Items<T, MOST> {
-        type Value = Vec<T>;
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "at most {MOST} items")
-        }
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
-            let mut items = Vec::new();
-            while let Some(item) = seq.next_element()? {
-                if items.len() == MOST {
-                    return Err(serde::de::Error::invalid_length(items.len() + 1, &self));
-                }
-                items.push(item);
-            }
-            Ok(items)
-        }
-    }
-    deserializer.deserialize_seq(Items::<T, MOST>(std::marker::PhantomData))
-}
-
-/// Failures a summary lists; the others are counted and logged.
-pub const MAX_LISTED_FAILURES: usize = 1000;
-/// Most bytes of failures in a summary: paths can be long, and the message must fit one frame.
-pub const MAX_LISTED_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

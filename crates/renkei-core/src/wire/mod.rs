@@ -16,6 +16,7 @@ pub mod frame;
 pub mod message;
 pub mod queue;
 pub mod status;
+pub mod types;
 pub mod unfinished;
 pub mod volume;
 

@@ -1,7 +1,8 @@
 //! Messages about queued transfers.
 
 use super::buffer::Buffered;
-use super::message::{Class, EntryFailure, OpenFound, OpenSend, Progress, Summary, TransferId, batch};
+use super::message::{OpenFound, OpenSend};
+use super::types::{Class, EntryFailure, Progress, Summary, TransferId, batch};
 use crate::error::Error;
 use crate::path::SiteName;
 use crate::queue::State;

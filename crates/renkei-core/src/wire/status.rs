@@ -1,6 +1,6 @@
 //! The status of a PoP.
 
-use super::message::{Class, Progress};
+use super::types::{Class, Progress};
 use crate::identity::Principal;
 use crate::path::SiteName;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Messages about unfinished copies, at the site where they were to arrive.
 
-use super::message::{TransferId, batch};
+use super::types::{TransferId, batch};
 use serde::{Deserialize, Serialize};
 
 /// Most ids that one request names.

@@ -1,6 +1,6 @@
 //! Messages between sites about volumes: followers, the log, and changes submitted to the home.
 
-use super::message::{EntryFailure, Space, batch};
+use super::types::{EntryFailure, Space, batch};
 use crate::error::Error;
 use crate::lease::site::{LeaseAsk, LeaseGiven};
 use crate::namespace::page::{Page, Reached};

@@ -6,31 +6,15 @@
 
 use super::node_paths::NodePaths;
 use super::reconciler::Reconciler;
-use super::remote_content::Ask;
 use crate::Volume;
 use crate::diff::tree_diff::{OWN, TreeDiff};
 use crate::plain_entry::{Plain, is_same_content};
+use crate::reconciler_requests::{Ask, FileVerdict};
 use renkei_catalogue::{Away, HeldReplica, VolumeTree};
-use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId};
 use renkei_core::path::RelPath;
 use std::collections::HashMap;
-
-/// Result of verifying a plain file at the home.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileVerdict {
-    /// The node.
-    pub id: NodeId,
-    /// The version that the file should have.
-    pub version: u64,
-    /// The stamp of the plain file.
-    pub stamp: Stamp,
-    /// The digest that the file should have.
-    pub digest: [u8; 32],
-    /// Whether the digest is different.
-    pub is_wrong: bool,
-}
 
 impl Volume {
     /// Takes verdicts on plain files: corrupt files are not served any more, and repaired ones are again.

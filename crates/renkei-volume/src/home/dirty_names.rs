@@ -6,8 +6,8 @@
 //! says where to look and not what happened, so a superfluous one does no harm.
 
 use super::name_lock::Replacing;
-use super::remote_content::Ask;
 use crate::plain_entry::Seen;
+use crate::reconciler_requests::Ask;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -8,8 +8,8 @@
 
 use super::name_lock::NameLock;
 use super::node_paths::NodePaths;
-use super::remote_content::Arrived;
 use crate::plain_entry::is_same_content;
+use crate::reconciler_requests::Arrived;
 use renkei_catalogue::{HeldReplica, VolumeTree};
 use renkei_core::entry::{EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};

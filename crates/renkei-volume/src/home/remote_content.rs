@@ -4,9 +4,9 @@
 //! *away*: the catalogue's version is another site's, and no plain file here is known to be it. Such files are listed
 //! from the catalogue and read from the site that has them.
 
-use super::corrupt::FileVerdict;
 use super::node_paths::NodePaths;
 use super::reconciler::Shared;
+use crate::reconciler_requests::{Arrived, Ask};
 use crate::{Volume, VolumeStore};
 use renkei_catalogue::{Away, AwayAt, OWN, VolumeTree};
 use renkei_core::entry::Stamp;
@@ -73,29 +73,6 @@ pub struct AwayFound {
     pub digest: Option<[u8; 32]>,
     /// Whether the plain file exists and is corrupt.
     pub is_wrong: bool,
-}
-
-/// A fetched file that waits to be moved to its names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrived {
-    /// The node.
-    pub id: NodeId,
-    /// The version that was fetched.
-    pub version: u64,
-    /// The name in the folder of fetched files.
-    pub name: Vec<u8>,
-}
-
-/// A request that the reconciler handles between two comparisons.
-pub(crate) enum Ask {
-    /// Decides changes of a follower, and materialises them in the plain tree.
-    Submit(Vec<SequencedChange>),
-    /// The same with a change of the home's own to a remote file.
-    Own(Change),
-    /// Moves fetched files to their names.
-    Place(Vec<Arrived>),
-    /// Takes verdicts of the scrub on plain files.
-    Judge(Vec<FileVerdict>),
 }
 
 /// Directories with remote content, or a superset; while the set is not known, every directory counts.
