@@ -1,5 +1,6 @@
 //! Access of one principal: the account it maps to, and the storages as that account sees them.
 
+use super::evidence::Evidence;
 use super::snapshot::Snapshot;
 use super::storage::root::Root;
 use super::transfer::connection_pool::PooledPeer;
@@ -14,7 +15,6 @@ use renkei_mover::hex;
 use renkei_net::identity::account::Account;
 use renkei_net::identity::certificate::{Facts, public_key};
 use renkei_net::identity::map::check_ordinary;
-use renkei_net::identity::verify::verify_holder;
 use renkei_store::Store;
 use renkei_store::scoped::ScopedStore;
 use renkei_store::temp::refuse_temp_names;
@@ -25,14 +25,14 @@ use std::time::SystemTime;
 /// Maximum names of storages listed in an error.
 const MAX_NAMES: usize = 8;
 
-/// A principal and the certificate chain that proved it, which must stay valid as long as work is done for it.
+/// A principal and the evidence that proved it, which must stay valid as long as work is done for it.
 #[derive(Clone)]
 pub struct Proof {
     /// The principal.
     pub principal: Principal,
     /// Its scope, if the certificate is a delegated one.
     pub scope: Option<Arc<Scope>>,
-    pub(super) chain: Arc<[CertificateDer<'static>]>,
+    pub(super) evidence: Evidence,
     pub(super) at: SystemTime,
 }
 
@@ -103,6 +103,11 @@ pub struct Opened {
 }
 
 impl Proof {
+    /// The certificate chain that was shown, leaf first; empty if other evidence was.
+    pub(super) fn chain(&self) -> &[CertificateDer<'static>] {
+        self.evidence.chain()
+    }
+
     /// The transfer of a delegated certificate, as logged.
     pub(super) fn transfer(&self) -> Option<String> {
         self.scope.as_ref().map(|scope| hex(scope.transfer()))
@@ -110,7 +115,7 @@ impl Proof {
 
     /// The public key that the peer proved to possess.
     pub(super) fn public_key(&self) -> Option<Vec<u8>> {
-        self.chain.first().and_then(|leaf| public_key(leaf).ok())
+        self.chain().first().and_then(|leaf| public_key(leaf).ok())
     }
 
     /// Serial of the certificate.
@@ -121,7 +126,7 @@ impl Proof {
     /// The fields of the certificate.
     pub(super) fn facts(&self) -> Result<Facts, Error> {
         let none = || Error::new(Code::BadCertificate, "read", &self.principal, "no certificate was shown");
-        Facts::read(self.chain.first().ok_or_else(none)?)
+        Facts::read(self.chain().first().ok_or_else(none)?)
     }
 
     /// The mount that the certificate was issued for, if any.
@@ -149,8 +154,12 @@ impl Access {
     /// Access for work that the PoP does on its own behalf, with its own credential, as an account.
     pub(super) fn of_the_pop(snapshot: Arc<Snapshot>, account: &Account) -> Self {
         let principal = Principal::Host(snapshot.site.clone());
-        let proof =
-            Proof { principal: principal.clone(), scope: None, chain: Arc::new([]), at: SystemTime::now() };
+        let proof = Proof {
+            principal: principal.clone(),
+            scope: None,
+            evidence: Evidence::Chain(Arc::new([])),
+            at: SystemTime::now(),
+        };
         Access {
             principal,
             account: account.clone(),
@@ -171,7 +180,7 @@ impl Access {
 
     fn hold_against(&self, now: &Snapshot) -> Result<(), Error> {
         for proof in [Some(&self.proof), self.via.as_ref().map(|peer| &peer.proof)].into_iter().flatten() {
-            verify_holder(&proof.chain, &now.trust, proof.at)?;
+            proof.evidence.judge_again(&proof.principal, now, proof.at)?;
         }
         let Mapped { account, is_guest, .. } = mapped(&self.principal, now)?;
         match account {
@@ -201,7 +210,7 @@ impl Access {
 
     /// The certificate chain of the principal, leaf first.
     pub(super) fn chain(&self) -> Vec<Vec<u8>> {
-        self.proof.chain.iter().map(|certificate| certificate.to_vec()).collect()
+        self.proof.chain().iter().map(|certificate| certificate.to_vec()).collect()
     }
 
     /// The site that authorised it.

@@ -11,6 +11,7 @@
 pub mod access;
 pub mod buffer;
 pub mod context;
+pub mod evidence;
 pub mod files;
 pub mod partners;
 pub mod queue;
@@ -25,6 +26,7 @@ pub mod volume;
 pub use context::{Context, Counters};
 
 use access::{Access, Caller, Peer, Proof};
+use evidence::Evidence;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
@@ -33,10 +35,8 @@ use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
 use renkei_mover::connect::routes::ReachabilityCache;
 use renkei_net::control::ControlSender;
-use renkei_net::identity::verify::verify_holder;
 use renkei_net::reverse_registry::ReverseRegistry;
 use renkei_store::locks::LockTable;
-use rustls::pki_types::CertificateDer;
 use snapshot::Snapshot;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -159,17 +159,20 @@ impl Site {
         self.context.name()
     }
 
-    /// Authenticates the holder of a certificate chain.
-    pub fn authenticate(&self, chain: &[CertificateDer<'static>]) -> Result<Proof, Error> {
+    /// Authenticates the holder of some evidence.
+    ///
+    /// # Errors
+    /// Those of the evidence; `PopStopping` while the PoP restarts under another name.
+    pub fn authenticate(&self, evidence: Evidence) -> Result<Proof, Error> {
         let (snapshot, at) = (self.snapshot(), SystemTime::now());
         if self.context.restarts() {
             // Under the former name it would refuse permanently what the new one allows.
             let cause = "a site was renamed, and the PoP starts again";
             return Err(Error::new(Code::PopStopping, "authenticate", "", cause).at(snapshot.site.as_str()));
         }
-        let holder = verify_holder(chain, &snapshot.trust, at);
-        let (principal, scope) = holder.map_err(|error| error.at(snapshot.site.as_str()))?;
-        Ok(Proof { principal, scope: scope.map(Arc::new), chain: chain.into(), at })
+        let (principal, scope) =
+            evidence.judge(&snapshot, at).map_err(|error| error.at(snapshot.site.as_str()))?;
+        Ok(Proof { principal, scope: scope.map(Arc::new), evidence, at })
     }
 
     /// The card of a trusted site, for a user of this site, who trusts the sites that it trusts.

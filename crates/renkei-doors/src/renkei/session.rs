@@ -11,6 +11,7 @@ use renkei_net::control::{ControlReceiver, split};
 use renkei_net::tls::TlsStream;
 use renkei_net::{SOFTWARE, unix_ms};
 use renkei_site::access::{Peer, Proof};
+use renkei_site::evidence::Evidence;
 use renkei_site::partners::probes::MAX_SKEW;
 use renkei_site::transfer::tickets::{one_share, site_share};
 use renkei_site::{Counters, Site};
@@ -78,7 +79,7 @@ pub(super) fn run(
 }
 
 fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof, Counted<'s>), Error> {
-    let proof = site.authenticate(&stream.peer_chain())?;
+    let proof = site.authenticate(Evidence::Chain(stream.peer_chain().into()))?;
     let principal = &proof.principal;
     check_version(hello)?;
     if let Principal::Host(partner) = principal {
@@ -151,7 +152,7 @@ fn serve(
                 request.set_filter(&std::mem::take(&mut filter));
                 request.set_tell_names(std::mem::take(&mut tell_names));
                 if judged.elapsed() >= JUDGE_EVERY {
-                    site.authenticate(chain)?;
+                    site.authenticate(Evidence::Chain(chain.into()))?;
                     judged = Instant::now();
                 }
                 request::handle(id, request, asker, control, site)?;

@@ -29,6 +29,8 @@ struct Authorised {
     place: Place,
     need: Need,
     stop: Stop,
+    /// The last configuration by which it was judged.
+    judged: Mutex<Arc<Snapshot>>,
 }
 
 impl Workspaces {
@@ -61,11 +63,14 @@ impl Workspaces {
 
 impl Authorised {
     fn judge(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
-        if Arc::ptr_eq(&self.access.snapshot, now) {
+        let mut judged = self.judged.lock().expect("no thread panics while it holds the lock");
+        if Arc::ptr_eq(&judged, now) {
             return Ok(());
         }
         self.access.judge_again(now)?;
-        Access::new(&self.access.proof, now.clone())?.open_for(&self.place, self.need).map(drop)
+        Access::new(&self.access.proof, now.clone())?.open_for(&self.place, self.need)?;
+        *judged = now.clone();
+        Ok(())
     }
 }
 
@@ -87,6 +92,7 @@ impl Site {
             place: place.clone(),
             need,
             stop: Stop::default(),
+            judged: Mutex::new(access.snapshot.clone()),
         });
         self.workspaces.lock().push(Arc::downgrade(&authorised));
         // Rights may have changed since the access was made.
@@ -219,7 +225,9 @@ mod tests {
         let issued = authority.issue_user("alice", &key.request, 12, now).unwrap();
         let chain = renkei_net::identity::certificate::parse_chain(&issued.pem).unwrap();
         let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
-        let access = site.authorise(&site.authenticate(&chain).unwrap()).unwrap();
+        let access = site
+            .authorise(&site.authenticate(crate::evidence::Evidence::Chain(chain.into())).unwrap())
+            .unwrap();
         (site, access)
     }
 

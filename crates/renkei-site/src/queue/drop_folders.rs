@@ -9,6 +9,7 @@
 use super::{now_ms, read_spec};
 use crate::Site;
 use crate::access::{Access, Caller, Proof, account_name};
+use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
 use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Listing, hex_id};
@@ -367,7 +368,8 @@ impl Site {
         if let Some((proof, _)) = proofs.get(&account.uid) {
             return self.authorise(proof);
         }
-        let proof = self.authenticate(&vouch(self.home(), account, SystemTime::now())?)?;
+        let proof =
+            self.authenticate(Evidence::Chain(vouch(self.home(), account, SystemTime::now())?.into()))?;
         let access = self.authorise(&proof)?;
         proofs.insert(account.uid, (proof, Instant::now()));
         Ok(access)

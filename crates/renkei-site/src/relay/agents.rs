@@ -58,7 +58,7 @@ fn sponsor(proof: &Proof, storage: &str, now: &Snapshot) -> Result<Sponsor, Erro
             Ok(Sponsor { user: user.clone(), parent: proof.serial()? })
         }
         agent if *agent == now.agent(storage) => {
-            let facts = proof.chain.first().map(Facts::read).transpose()?;
+            let facts = proof.chain().first().map(Facts::read).transpose()?;
             match facts.and_then(|facts| Some(Sponsor { user: facts.sponsor?, parent: facts.parent? })) {
                 Some(sponsor) => Ok(sponsor),
                 None => refused(),
@@ -96,7 +96,7 @@ pub(crate) fn check_agent(proof: &Proof, now: &Snapshot) -> Result<(), Error> {
 
 /// Checks whether the session of a line or of circuits may continue.
 pub(crate) fn may_stay(proof: &Proof, now: &Snapshot) -> Result<(), Error> {
-    verify_holder(&proof.chain, &now.trust, SystemTime::now())?;
+    verify_holder(proof.chain(), &now.trust, SystemTime::now())?;
     check_agent(proof, now)
 }
 

@@ -4,6 +4,7 @@
 use super::agents::{check_agent, may_stay};
 use crate::Site;
 use crate::access::Proof;
+use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -187,9 +188,9 @@ impl Site {
             Reply::Done => {}
             other => return Err(violation("line", format_args!("{other:?}"))),
         }
-        let chain = session.peer_chain().into();
+        let evidence = Evidence::Chain(session.peer_chain().into());
         let proof =
-            Proof { principal: Principal::Host(hub.clone()), scope: None, chain, at: SystemTime::now() };
+            Proof { principal: Principal::Host(hub.clone()), scope: None, evidence, at: SystemTime::now() };
         let mut control = session.control;
         let link = control.sender();
         give_up_after(link.socket(), Some(LINE_SILENCE));

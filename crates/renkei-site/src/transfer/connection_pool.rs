@@ -148,7 +148,7 @@ impl PooledPeer {
 
     fn is_good(&self, now: &Snapshot) -> bool {
         let young = self.since().is_none_or(|since| since.elapsed() < IDLE);
-        young && verify_peer(&self.proof.chain, &now.trust, SystemTime::now()).is_ok()
+        young && verify_peer(self.proof.chain(), &now.trust, SystemTime::now()).is_ok()
     }
 }
 
@@ -211,6 +211,7 @@ impl InboundPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::Evidence;
     use crate::snapshot::tests::site;
     use renkei_config::Config;
     use renkei_mover::testing::{PATIENCE, connections};
@@ -219,9 +220,13 @@ mod tests {
     fn here(dir: &std::path::Path) -> (Snapshot, Proof) {
         let (home, _) = site(dir);
         let now = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();
-        let chain = now.credential.chain.clone().into();
-        let proof =
-            Proof { principal: Principal::Host(now.site.clone()), scope: None, chain, at: SystemTime::now() };
+        let evidence = Evidence::Chain(now.credential.chain.clone().into());
+        let proof = Proof {
+            principal: Principal::Host(now.site.clone()),
+            scope: None,
+            evidence,
+            at: SystemTime::now(),
+        };
         (now, proof)
     }
 

@@ -10,6 +10,7 @@ use super::history::Trace;
 use super::{Stop, Watch, places, running, send_job, storages};
 use crate::Site;
 use crate::access::{Access, Peer};
+use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -272,7 +273,7 @@ impl Site {
     /// Authorises a user for whom the PoP of the user's site makes a request, as if the user had connected.
     pub fn for_user(&self, peer: &Peer, chain: Vec<Vec<u8>>) -> Result<Access, Error> {
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
-        let user = self.authenticate(&chain)?;
+        let user = self.authenticate(Evidence::Chain(chain.into()))?;
         may_speak_for(&peer.proof.principal, &user.principal)?;
         let access = Access { via: Some(peer.clone()), ..self.authorise(&user)? };
         let (principal, transfer) = (&user.principal, user.transfer());

@@ -1,0 +1,86 @@
+//! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
+//!
+//! Further kinds of evidence (proxy certificates, tokens, SSH keys, keys of S3) are further variants; what stands on a
+//! [`Proof`](crate::access::Proof) need not know them.
+
+use crate::snapshot::Snapshot;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Principal, Scope};
+use renkei_net::identity::account::Account;
+use renkei_net::identity::verify::verify_holder;
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What a peer shows.
+#[derive(Clone)]
+pub enum Evidence {
+    /// A certificate chain, leaf first; the peer proved to possess its key in a TLS handshake.
+    Chain(Arc<[CertificateDer<'static>]>),
+    /// The uid of a process of this machine, as the kernel reports it of a local socket.
+    Uid(u32),
+}
+
+impl Evidence {
+    /// The certificate chain, leaf first; empty for other kinds.
+    pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
+        match self {
+            Evidence::Chain(chain) => chain,
+            Evidence::Uid(_) => &[],
+        }
+    }
+
+    /// The principal that the evidence proves, by a configuration, and its scope if it is a delegated one. A certificate
+    /// is judged by its validity at the time `at`.
+    ///
+    /// # Errors
+    /// Those of [`verify_holder`]; `AccountUnknown` for a uid without a name.
+    pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
+        match self {
+            Evidence::Chain(chain) => verify_holder(chain, &now.trust, at),
+            Evidence::Uid(uid) => {
+                let account = Account::lookup_uid(*uid)?;
+                Ok((Principal::user(&now.site, &account.name)?, None))
+            }
+        }
+    }
+
+    /// Whether the evidence that proved a principal is still good.
+    ///
+    /// # Errors
+    /// As [`Evidence::judge`]; `NotMapped` if it proves another principal by now.
+    pub(crate) fn judge_again(&self, was: &Principal, now: &Snapshot, at: SystemTime) -> Result<(), Error> {
+        let (principal, _) = self.judge(now, at)?;
+        match self {
+            Evidence::Uid(uid) if principal != *was => {
+                let cause = format!("uid {uid} is {principal} by now");
+                Err(Error::new(Code::NotMapped, "authenticate", was, cause))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_config::Config;
+
+    #[test]
+    fn the_uid_of_a_process_proves_a_user_of_the_own_site() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, _) = crate::snapshot::tests::site(dir.path());
+        let site = crate::Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let own = Account::own().unwrap();
+        let proof = site.authenticate(Evidence::Uid(own.uid)).unwrap();
+        assert_eq!(proof.principal.to_string(), format!("{}@kek", own.name));
+        assert!(proof.scope.is_none() && proof.evidence.chain().is_empty());
+        let (now, at) = (site.last_snapshot(), SystemTime::now());
+        proof.evidence.judge_again(&proof.principal, &now, at).unwrap();
+        let other = Principal::parse("alice@kek").unwrap();
+        assert_eq!(proof.evidence.judge_again(&other, &now, at).unwrap_err().code, Code::NotMapped);
+        let nobody = site.authenticate(Evidence::Uid(4_000_000_000)).map(drop).unwrap_err();
+        assert_eq!(nobody.code, Code::AccountUnknown);
+        assert!(site.authenticate(Evidence::Chain(Arc::new([]))).is_err());
+    }
+}
