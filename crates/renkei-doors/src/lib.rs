@@ -3,7 +3,7 @@
 //! [`port`] accepts connections and tells protocols apart by ALPN; each door translates its protocol into calls of
 //! [`renkei_site::Site`] and back. A door makes no decisions. [`renkei`] is the door for other PoPs and the command
 //! line, [`http`] that for monitoring and for the console (`console`). `strangers` limits unauthenticated peers, and
-//! [`line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`, `renkei-site`.
+//! [`mod@line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`, `renkei-site`.
 
 mod console;
 pub mod http;

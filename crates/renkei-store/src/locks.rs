@@ -110,11 +110,12 @@ impl Locker for LockSession {
     fn lock(&self, at: LockAt, owner: u64, wanted: &Span) -> Result<(), Error> {
         let mut state = self.table.state();
         state.sweep();
-        if wanted.hold != Hold::Nothing && state.locks.count() >= MOST {
+        let owner = Owner { client: self.number, owner };
+        let adds = wanted.hold != Hold::Nothing || state.locks.splits(&at.key, owner, wanted);
+        if adds && state.locks.count() >= MOST {
             let cause = format!("{MOST} ranges are locked here");
             return Err(Error::new(Code::LocksAway, "lock", at.path, cause));
         }
-        let owner = Owner { client: self.number, owner };
         state.locks.set(&at.key, owner, wanted).map_err(|other| held(&at, &other))
     }
 
@@ -160,6 +161,9 @@ mod tests {
         let lock =
             |number, hold| session.lock(LockAt { path: RelPath::root(), key: key(number) }, 1, &range(hold));
         assert_eq!(lock(MOST, Hold::Shared).unwrap_err().code, Code::LocksAway);
+        let inside = Span { start: 4, end: 5, hold: Hold::Nothing, pid: 1 };
+        let split = session.lock(LockAt { path: RelPath::root(), key: key(1) }, 1, &inside);
+        assert_eq!(split.unwrap_err().code, Code::LocksAway, "it would add a range");
         lock(0, Hold::Nothing).unwrap();
         lock(MOST, Hold::Shared).unwrap();
     }

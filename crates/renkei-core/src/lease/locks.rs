@@ -88,6 +88,14 @@ impl Locks {
         Ok(())
     }
 
+    /// Whether an unlock would leave two ranges of one.
+    pub fn splits(&self, key: &FileKey, owner: Owner, wanted: &Span) -> bool {
+        let is_inside = |span: &Span| span.start < wanted.start && wanted.end < span.end;
+        self.0
+            .get(key)
+            .is_some_and(|held| held.iter().any(|(whose, span)| *whose == owner && is_inside(span)))
+    }
+
     /// Releases all locks of a client.
     pub fn end_client(&mut self, client: u64) {
         self.0.retain(|_, held| {

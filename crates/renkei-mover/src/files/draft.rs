@@ -266,7 +266,10 @@ impl Draft {
             let cause = "a part of it could not be written";
             return Err(Error::new(Code::IoFailed, "publish", &target.path, cause));
         }
-        let Body::Fresh(file, from) = &*body else { return settle(&target, mtime).map(|()| None) };
+        let Body::Fresh(file, from) = &*body else {
+            self.check_version(&target)?;
+            return settle(&target, mtime).map(|()| None);
+        };
         let (file, from) = (file.clone(), from.clone());
         let meta = self.meta(&target, &*file, mtime)?;
         privileges::keeping_acls(|| file.set_meta(&meta))?;
@@ -309,25 +312,33 @@ impl Draft {
 
     /// Renames the temporary file if its condition holds.
     fn replace(&self, from: &dyn Dir, target: &Target, seen: Option<&Stamp>) -> Result<Replaced, Error> {
-        let condition = *self.condition.lock().unwrap_or_else(PoisonError::into_inner);
         let rename = || from.replace(&self.temp, &*target.dir, &target.name, seen);
-        match condition {
+        match self.condition() {
             Precondition::None => rename(),
             Precondition::Absent => {
                 from.rename_no_replace(&self.temp, &*target.dir, &target.name).map(|()| Replaced::default())
             }
-            Precondition::Version(expected) => {
+            Precondition::Version(_) => {
                 let _alone = CONDITIONAL.lock().unwrap_or_else(PoisonError::into_inner);
-                match target.dir.entry(&target.name, Detail::Basic) {
-                    Ok((Entry { kind: EntryKind::File { stamp, .. }, .. }, _)) if stamp == expected => {
-                        rename()
-                    }
-                    Err(error) if error.code != Code::PathNotFound => Err(error),
-                    _ => {
-                        let cause = "another version was published meanwhile, or it was removed";
-                        Err(Error::new(Code::VersionReplaced, "publish", &target.path, cause))
-                    }
-                }
+                self.check_version(target)?;
+                rename()
+            }
+        }
+    }
+
+    fn condition(&self) -> Precondition {
+        *self.condition.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Succeeds if the file has the version that the condition names, or none is named.
+    fn check_version(&self, target: &Target) -> Result<(), Error> {
+        let Precondition::Version(expected) = self.condition() else { return Ok(()) };
+        match target.dir.entry(&target.name, Detail::Basic) {
+            Ok((Entry { kind: EntryKind::File { stamp, .. }, .. }, _)) if stamp == expected => Ok(()),
+            Err(error) if error.code != Code::PathNotFound => Err(error),
+            _ => {
+                let cause = "another version was published meanwhile, or it was removed";
+                Err(Error::new(Code::VersionReplaced, "publish", &target.path, cause))
             }
         }
     }

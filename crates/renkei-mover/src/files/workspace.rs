@@ -120,8 +120,11 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::stat`]; `NotADirectory`.
-    pub fn list(&self, dir: &RelPath, from: ListFrom<'_>) -> Result<Page, Error> {
-        let (handle, _) = self.open_resolved(dir, Op::OpenDir)?;
+    pub fn list(&self, dir: &RelPath, follow: Follow, from: ListFrom<'_>) -> Result<Page, Error> {
+        let (handle, _) = match follow {
+            Follow::Yes => self.open_resolved(dir, Op::OpenDir)?,
+            Follow::No => opened(self.ask(Op::OpenDir(dir.clone()))?)?,
+        };
         let listed = self.list_opened(handle, from);
         let closed = self.done(Op::Close(handle));
         let page = listed?;
@@ -164,18 +167,23 @@ impl Workspace {
         Ok(Reader { files: self.files.clone(), handle, item })
     }
 
-    /// Begins a new version of a file. The last name of the path is not followed.
+    /// Begins a new version of a file; a symbolic link to a file is followed.
     ///
     /// # Errors
     /// As [`Workspace::stat`]; `PathExists` for a name that must be free and is not.
     pub fn create(&self, path: &RelPath, create: Create) -> Result<Writer, Error> {
         let path = self.resolve_parent(path)?;
+        // A name that is taken at once could not be free at the end.
+        let start = match (create.start, create.condition) {
+            (Start::New, condition) if condition != Precondition::None => Start::Empty,
+            (start, _) => start,
+        };
         if create.condition == Precondition::Absent {
             // Said before content is sent; publication checks it again.
             self.expect_absent(&path)?;
         }
-        let begun = self.ask(Op::Draft { path, start: create.start, mode: create.mode })?;
-        let (handle, found) = opened(begun)?;
+        let draft = |path| Op::Draft { path, start, mode: create.mode };
+        let (handle, found) = self.open_resolved(&path, draft)?;
         // From here on the draft is closed on errors.
         let sum = create.checksum.map(|algorithm| Running::new(algorithm, create.start == Start::Content));
         let writer = Writer { files: self.files.clone(), handle, found, sum: Mutex::new(sum) };
@@ -193,12 +201,17 @@ impl Workspace {
         }
     }
 
-    /// Changes attributes of an entry; a symbolic link is not followed.
+    /// Changes attributes of an entry; a symbolic link at the end of the path is not followed, those on the way only with
+    /// `Follow::Yes`.
     ///
     /// # Errors
     /// As [`Workspace::stat`].
-    pub fn set_attr(&self, path: &RelPath, change: Alteration) -> Result<Item, Error> {
-        self.item(Op::Alter { path: self.resolve_parent(path)?, change })
+    pub fn set_attr(&self, path: &RelPath, follow: Follow, change: Alteration) -> Result<Item, Error> {
+        let path = match follow {
+            Follow::Yes => self.resolve_parent(path)?,
+            Follow::No => path.clone(),
+        };
+        self.item(Op::Alter { path, change })
     }
 
     /// Makes a directory.

@@ -27,7 +27,7 @@ fn read(workspace: &Workspace, name: &str) -> Vec<u8> {
 }
 
 fn names(workspace: &Workspace, dir: &str) -> Vec<String> {
-    let page = workspace.list(&path(dir), ListFrom::default()).unwrap();
+    let page = workspace.list(&path(dir), Follow::Yes, ListFrom::default()).unwrap();
     page.items.iter().map(|item| item.entry.path.to_string()).collect()
 }
 
@@ -111,7 +111,7 @@ fn lists_are_ordered_and_paged(workspace: &Workspace) {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let from = ListFrom { prefix: b"b", after: after.as_deref(), most: 2 };
-        let page = workspace.list(&path("list"), from).unwrap();
+        let page = workspace.list(&path("list"), Follow::Yes, from).unwrap();
         assert!(page.items.len() <= 2);
         found.extend(page.items.iter().map(|item| item.entry.path.to_string()));
         after = page.next;
@@ -120,7 +120,10 @@ fn lists_are_ordered_and_paged(workspace: &Workspace) {
         }
     }
     assert_eq!(found, ["b1", "b10", "b2"]);
-    assert_eq!(workspace.list(&path("list/a"), ListFrom::default()).unwrap_err().code, Code::NotADirectory);
+    assert_eq!(
+        workspace.list(&path("list/a"), Follow::Yes, ListFrom::default()).unwrap_err().code,
+        Code::NotADirectory
+    );
     for name in ["b2", "a", "b10", "c", "b1"] {
         workspace.remove(&path(&format!("list/{name}"))).unwrap();
     }
@@ -154,6 +157,13 @@ fn links_are_followed_inside_alone(workspace: &Workspace) {
     assert_eq!(workspace.stat(&path("way/link"), Follow::Yes).unwrap().entry.size(), 7);
     let link = workspace.stat(&path("way"), Follow::No).unwrap();
     assert!(matches!(link.entry.kind, EntryKind::Symlink { .. }));
+    let refused = [
+        workspace.list(&path("way"), Follow::No, ListFrom::default()).map(drop),
+        workspace.set_attr(&path("way/file"), Follow::No, Alteration::default()).map(drop),
+    ];
+    assert!(refused.iter().all(|one| one.as_ref().is_err_and(|error| error.code == Code::NotADirectory)));
+    put(workspace, "real/link", b"content by a link");
+    assert_eq!(read(workspace, "real/file"), b"content by a link");
     put(workspace, "way/second", b"2");
     assert_eq!(names(workspace, "way"), ["file", "link", "second"]);
     for (target, code) in [
@@ -175,7 +185,7 @@ fn attributes_change(workspace: &Workspace) {
     put(workspace, "attr", b"x");
     let mtime = FileTime { secs: 1_234_567_890, nanos: 0 };
     let change = Alteration { mode: Some(0o600), mtime: Some(mtime), ..Alteration::default() };
-    workspace.set_attr(&path("attr"), change).unwrap();
+    workspace.set_attr(&path("attr"), Follow::No, change).unwrap();
     let found = workspace.stat(&path("attr"), Follow::No).unwrap();
     assert_eq!((found.entry.meta.mode & 0o7777, found.entry.meta.mtime), (0o600, mtime));
     workspace.remove(&path("attr")).unwrap();
@@ -206,6 +216,16 @@ pub fn conditions(workspace: &Workspace) {
     workspace.remove(&path("once")).unwrap();
     let gone = workspace.create(&path("once"), same).unwrap();
     assert_eq!(gone.publish(None, None).unwrap_err().code, Code::VersionReplaced);
+    // Also where nothing is written, and where the name would be taken at once.
+    put(workspace, "once", b"again");
+    let unchanged = workspace.create(&path("once"), Create { start: Start::Content, ..same }).unwrap();
+    assert_eq!(unchanged.publish(None, None).unwrap_err().code, Code::VersionReplaced);
+    workspace.remove(&path("once")).unwrap();
+    let new = workspace.create(&path("once"), Create { start: Start::New, ..absent }).unwrap();
+    new.write_at(b"new", 0).unwrap();
+    new.publish(None, None).unwrap();
+    assert_eq!(read(workspace, "once"), b"new");
+    workspace.remove(&path("once")).unwrap();
 }
 
 #[cfg(test)]

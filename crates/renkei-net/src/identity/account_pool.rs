@@ -75,10 +75,12 @@ impl AccountPool {
             state.last
         };
         let own = account.clone();
+        // A thread that is started by one that works as an account has more of that than its identity: it is not reused.
+        let is_clean = rustix::process::geteuid() == rustix::process::getuid();
         let body = move || {
             let (jobs, queue) = channel();
             first();
-            while self.park(&own, Worker { number, jobs: jobs.clone() }) {
+            while is_clean && self.park(&own, Worker { number, jobs: jobs.clone() }) {
                 let Some(job) = self.next(&own, number, &queue) else { return };
                 job();
             }
@@ -103,20 +105,19 @@ impl AccountPool {
             return Some(job);
         }
         let mut state = self.state();
-        let idle = state.idle.get_mut(account)?;
-        match idle.iter().position(|worker| worker.number == number) {
-            Some(at) => {
-                idle.remove(at);
-                if idle.is_empty() {
-                    state.idle.remove(account);
-                }
-                None
-            }
+        let idle = state.idle.entry(account.clone()).or_default();
+        let parked = idle.iter().position(|worker| worker.number == number);
+        if let Some(at) = parked {
+            idle.remove(at);
+        }
+        if idle.is_empty() {
+            state.idle.remove(account);
+        }
+        drop(state);
+        match parked {
+            Some(_) => None,
             // It was taken meanwhile, and its job is on the way.
-            None => {
-                drop(state);
-                queue.recv().ok()
-            }
+            None => queue.recv().ok(),
         }
     }
 }
@@ -140,11 +141,11 @@ mod tests {
         let account =
             |group: u32| Account { groups: vec![group], name: format!("pool-{group}"), ..own.clone() };
         let (one, other) = (account(4_000_001), account(4_000_002));
-        let first = thread_of(&one);
-        assert_ne!(first, current().id());
-        // The thread parks itself after it has answered.
-        let again = (0..1000).any(|_| thread_of(&one) == first);
-        assert!(again && thread_of(&other) != first);
+        let mut seen = HashSet::from([thread_of(&one)]);
+        assert!(!seen.contains(&current().id()));
+        // A thread parks itself after it has answered.
+        let again = (0..1000).any(|_| !seen.insert(thread_of(&one)));
+        assert!(again && !seen.contains(&thread_of(&other)));
     }
 
     #[test]
@@ -164,6 +165,21 @@ mod tests {
         let callers: Vec<_> = callers.collect();
         let threads: HashSet<_> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
         assert_eq!(threads.len(), 8);
+    }
+
+    #[test]
+    fn a_thread_that_was_taken_waits_for_its_job() {
+        let (account, pool) = (Account::own().unwrap(), AccountPool::default());
+        let (jobs, queue) = channel::<Job>();
+        // It is not in the list any more, and the list of its account is gone, too.
+        jobs.send(Box::new(|| {})).unwrap();
+        let late = queue.try_recv().unwrap();
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(IDLE + Duration::from_millis(200));
+            jobs.send(late).is_ok()
+        });
+        assert!(pool.next(&account, 1, &queue).is_some());
+        assert!(sender.join().unwrap());
     }
 
     #[test]

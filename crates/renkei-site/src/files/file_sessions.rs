@@ -77,7 +77,7 @@ impl Site {
         let number = number_of(access, open);
         let listed = self.transfers.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
-        let locker = self.locker(access, open)?;
+        let locker = self.locker(access, &open.place.storage, open.locks)?;
         let (local_files, job) = open_local_files(access, open, (number, &left), locker)?;
         let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
@@ -116,11 +116,16 @@ impl Site {
     }
 
     /// The lock manager of a session: this site's, or that of the home of a followed volume.
-    fn locker(&self, access: &Access, open: &OpenFiles) -> Result<Arc<dyn Locker>, Error> {
-        let (snapshot, name) = (&access.snapshot, &open.place.storage);
+    pub(crate) fn locker(
+        &self,
+        access: &Access,
+        name: &str,
+        client: [u8; 16],
+    ) -> Result<Arc<dyn Locker>, Error> {
+        let snapshot = &access.snapshot;
         Ok(match snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
             Some(facts) => Arc::new(RemoteLocks::new(snapshot.fetching.clone(), name, &facts.home)?),
-            None => Arc::new(self.locks.begin((access.principal.to_string(), open.locks))),
+            None => Arc::new(self.locks.begin((access.principal.to_string(), client))),
         })
     }
 

@@ -1,7 +1,8 @@
 //! The file service of the PoP: authorised workspaces, for doors.
 //!
 //! A workspace is opened for a principal and a place, as a file session is: the access is checked, and checked again when
-//! the configuration, trust, mapping or a grant changes; a workspace whose access ended refuses all further operations.
+//! the configuration, trust or mapping changes (grants on folders, where a place is opened). A workspace whose access ended
+//! refuses all further operations.
 //! Operations run on threads of the account that the place is opened as. Each change is noted in the audit log.
 
 use crate::access::Access;
@@ -17,6 +18,7 @@ use renkei_mover::{Stop, fresh_id};
 use renkei_net::identity::account::Account;
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The open workspaces.
@@ -27,9 +29,10 @@ pub(crate) struct Workspaces(Mutex<Vec<Weak<Authorised>>>);
 struct Authorised {
     access: Access,
     place: Place,
-    need: Need,
     stop: Stop,
-    /// The last configuration by which it was judged.
+    /// Whether the last judgement refused it.
+    refused: AtomicBool,
+    /// The last configuration by which it was judged to be valid.
     judged: Mutex<Arc<Snapshot>>,
 }
 
@@ -45,10 +48,12 @@ impl Workspaces {
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends those whose access is no longer valid.
+    /// Ends those whose access was refused twice: a file may be read while it is rewritten.
     pub(crate) fn judge(&self, now: &Arc<Snapshot>) {
         for one in self.open() {
-            if let Err(error) = one.judge(now) {
+            let refused = one.judge(now).err();
+            let again = one.refused.swap(refused.is_some(), Ordering::AcqRel);
+            if let (Some(error), true) = (refused, again) {
                 tracing::warn!(target: "audit", principal = %one.access.principal, place = %one.place, %error, "ended");
                 one.stop.stop(error);
             }
@@ -62,14 +67,13 @@ impl Workspaces {
 }
 
 impl Authorised {
+    /// Judges the access by a configuration, once. No file system is touched: the watch thread must not wait for one.
     fn judge(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
         let mut judged = self.judged.lock().expect("no thread panics while it holds the lock");
-        if Arc::ptr_eq(&judged, now) {
-            return Ok(());
+        if !Arc::ptr_eq(&judged, now) {
+            self.access.judge_again(now)?;
+            *judged = now.clone();
         }
-        self.access.judge_again(now)?;
-        Access::new(&self.access.proof, now.clone())?.open_for(&self.place, self.need)?;
-        *judged = now.clone();
         Ok(())
     }
 }
@@ -84,14 +88,14 @@ impl Site {
         let opened = access.open_for(place, need)?;
         let root = format!("/{}", place.storage);
         let (store, account) = (opened.store.clone(), opened.account.clone());
-        let locker = Arc::new(self.locks.begin((access.principal.to_string(), fresh_id().map_err(side)?)));
+        let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
         let local = opened.run(move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
         let local = Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker));
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
-            need,
             stop: Stop::default(),
+            refused: AtomicBool::new(false),
             judged: Mutex::new(access.snapshot.clone()),
         });
         self.workspaces.lock().push(Arc::downgrade(&authorised));
@@ -118,7 +122,7 @@ impl AccountFiles {
         &self,
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.authorised.stop.check()?;
+        self.authorised.stop.check().map_err(|error| error.at(self.authorised.access.site()))?;
         Counters::add(&self.site.context.counters.file_operations_total, 1);
         let local = self.local.clone().expect("it is open until it is dropped");
         let done = self.account.run(move || work(&local));
@@ -137,6 +141,7 @@ impl AccountFiles {
 
 impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        self.authorised.stop.check().map_err(|error| error.at(self.authorised.access.site()))?;
         self.audit(&op);
         Counters::add(&self.site.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
@@ -208,7 +213,7 @@ mod tests {
     use renkei_config::Config;
     use renkei_core::error::Code;
     use renkei_core::path::RelPath;
-    use renkei_mover::files::workspace::{Create, ListFrom};
+    use renkei_mover::files::workspace::{Create, Follow, ListFrom};
     use renkei_mover::files::workspace_suite;
     use renkei_net::identity::authority::Authority;
     use renkei_net::identity::credential::KeyRequest;
@@ -275,7 +280,9 @@ mod tests {
         std::fs::write(site.home().map_file(), "bob@kek root\n").unwrap();
         site.context.read_again();
         site.judge(&site.last_snapshot());
-        let ended = workspace.list(&RelPath::root(), ListFrom::default()).unwrap_err();
+        workspace.list(&RelPath::root(), Follow::Yes, ListFrom::default()).unwrap();
+        site.judge(&site.last_snapshot());
+        let ended = workspace.list(&RelPath::root(), Follow::Yes, ListFrom::default()).unwrap_err();
         assert_eq!(ended.code, Code::NotMapped);
         assert_eq!(writer.write_at(b"late", 0).unwrap_err().code, Code::NotMapped);
         assert_eq!(site.files(&access, &place(""), Need::Read).map(drop).unwrap_err().code, Code::NotMapped);

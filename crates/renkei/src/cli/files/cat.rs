@@ -96,6 +96,7 @@ fn open(context: &Context, site: &SiteName, mut place: Place) -> Result<Reader, 
         let workspace = Workspace::new(Arc::new(RemoteFiles::open(far, Config::default())?));
         match workspace.open(&name) {
             Ok(reader) => return Ok(reader),
+            Err(error) if error.code == Code::BadPath => return Err(error),
             Err(error) => place = follow(&workspace, &dir, &name)?.ok_or(error)?,
         }
     }

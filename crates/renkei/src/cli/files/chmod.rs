@@ -164,13 +164,13 @@ fn change(
     };
     let mut below = Vec::new();
     if is_dir && args.recursive {
-        for item in files.list(name, ListFrom::default())?.items {
+        for item in files.list(name, Follow::No, ListFrom::default())?.items {
             below.push((name.child(item.entry.path.as_bytes())?, item));
         }
     }
     let mode = args.mode.apply(item.entry.meta.mode, is_dir);
     let change = Alteration { mode: Some(mode), mtime: None, owner: None, group: None };
-    files.set_attr(name, change)?;
+    files.set_attr(name, Follow::No, change)?;
     Ok(below)
 }
 
