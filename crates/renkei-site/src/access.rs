@@ -465,9 +465,10 @@ impl Opened {
     /// Runs work on the place as its account, on a thread of that account.
     pub fn run<T: Send + 'static>(
         self,
+        name: &str,
         work: impl FnOnce(&dyn Store, &RelPath) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let Opened { store, path, account } = self;
-        account.run(move || work(&*store, &path))
+        account.run(name, move || work(&*store, &path))
     }
 }

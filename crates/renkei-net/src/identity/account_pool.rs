@@ -7,6 +7,7 @@
 use super::account::Account;
 use renkei_core::error::Error;
 use std::collections::HashMap;
+use std::ffi::{CStr, CString};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +16,11 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(10);
 /// Maximum idle threads of one account; more end at once.
 const MOST_IDLE: usize = 16;
+
+/// Longest name of a thread in Linux, in bytes.
+const MOST_NAME: usize = 15;
+/// The name of a thread without a job.
+const IDLE_NAME: &CStr = c"account";
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -37,17 +43,32 @@ struct Worker {
 }
 
 impl Account {
-    /// Runs work as the account on a reused thread, and waits for it.
+    /// Runs work as the account on a reused thread, which has the name of the work meanwhile, and waits for it.
     ///
     /// # Errors
     /// That of the work; `AccountNotServed`, or `SystemCall` if no thread could be started.
     pub fn run<T: Send + 'static>(
         &self,
+        name: &str,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (answer, done) = sync_channel(1);
-        POOL.submit(self, Box::new(move || drop(answer.send(work()))))?;
+        let name = CString::new(&name[..name.len().min(MOST_NAME)]).unwrap_or_default();
+        let job = move || {
+            show_name(&name);
+            let worked = work();
+            show_name(IDLE_NAME);
+            drop(answer.send(worked));
+        };
+        POOL.submit(self, Box::new(job))?;
         done.recv().expect("a panic aborts the process")
+    }
+}
+
+/// Names the calling thread, as `top -H` and debuggers show it.
+fn show_name(name: &CStr) {
+    if let Err(error) = rustix::thread::set_name(name) {
+        tracing::debug!(%error, ?name, "a thread has no name");
     }
 }
 
@@ -131,7 +152,7 @@ mod tests {
     use std::thread::{ThreadId, current};
 
     fn thread_of(account: &Account) -> ThreadId {
-        account.run(|| Ok(current().id())).unwrap()
+        account.run("test", || Ok(current().id())).unwrap()
     }
 
     #[test]
@@ -159,7 +180,7 @@ mod tests {
                     all.wait();
                     Ok(current().id())
                 };
-                account.run(work).unwrap()
+                account.run("test", work).unwrap()
             })
         });
         let callers: Vec<_> = callers.collect();
@@ -185,9 +206,9 @@ mod tests {
     #[test]
     fn errors_and_refused_accounts_are_told() {
         let own = Account::own().unwrap();
-        let failed = own.run(|| Err::<(), _>(Error::new(Code::PathNotFound, "open", "x", "")));
+        let failed = own.run("test", || Err::<(), _>(Error::new(Code::PathNotFound, "open", "x", "")));
         assert_eq!(failed.unwrap_err().code, Code::PathNotFound);
         let nobody = Account { uid: u32::MAX - 1, groups: vec![1; 70_000], ..own };
-        assert!(nobody.run(|| Ok(())).is_err());
+        assert!(nobody.run("test", || Ok(())).is_err());
     }
 }

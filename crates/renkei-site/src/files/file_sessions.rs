@@ -296,7 +296,7 @@ fn open_local_files(
     }
     let left = left.clone();
     let (lease_holder, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
-    let local_files = place.run(move |_, path| {
+    let local_files = place.run("open", move |_, path| {
         let local_files =
             LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
         let local_files = local_files.seeing(consistency);

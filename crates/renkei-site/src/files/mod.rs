@@ -29,7 +29,11 @@ impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
-        at(access, &place, access.look(&place)?.run(|store, path| read(store, path, stat(store, path))))
+        at(
+            access,
+            &place,
+            access.look(&place)?.run("stat", |store, path| read(store, path, stat(store, path))),
+        )
     }
 
     /// The directory that a place resolves to; symbolic links inside the storage are followed.
@@ -39,7 +43,7 @@ impl Site {
             let entry = store.dir(path).and_then(|dir| dir.self_entry(Detail::Full));
             Ok(read(store, path, entry)?.0)
         };
-        at(access, &place, access.look(&place)?.run(work))
+        at(access, &place, access.look(&place)?.run("stat", work))
     }
 
     /// Examines the destination of a copy and selects the matching choice; a missing directory is created if the
@@ -70,7 +74,7 @@ impl Site {
         at(
             access,
             &place,
-            access.examine(&place)?.run(|store, path| {
+            access.examine(&place)?.run("list", |store, path| {
                 let listed = store.dir(path).and_then(|dir| list(&*dir, on_part));
                 read(store, path, listed)
             }),
@@ -82,7 +86,7 @@ impl Site {
         audit(access, "mkdir", place);
         let work =
             move |store: &dyn Store, path: &RelPath| settled(store, &[path], make_dir(store, path, parents));
-        at(access, place, access.open(place, true)?.run(work))
+        at(access, place, access.open(place, true)?.run("mkdir", work))
     }
 
     /// Removes a file, or with `recursive` a tree; a stop ends it early, with the rest left in place.
@@ -92,7 +96,7 @@ impl Site {
         let work = move |store: &dyn Store, path: &RelPath| {
             settled(store, &[path], remove(store, path, recursive, &stop))
         };
-        at(access, place, access.open(place, true)?.run(work))
+        at(access, place, access.open(place, true)?.run("remove", work))
     }
 
     /// Renames within one storage, replacing an existing file.
@@ -110,14 +114,14 @@ impl Site {
             let renamed = rename(store, from, &to);
             settled(store, &[from, &target(store, from, to)], renamed)
         };
-        at(access, from, access.open(from, true)?.run(work))
+        at(access, from, access.open(from, true)?.run("rename", work))
     }
 
     /// Space used by a tree; can be stopped.
     pub fn usage(&self, access: &Access, place: &Place, stop: &Stop) -> Result<Usage, Error> {
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| read(store, path, usage(store, path, &stop));
-        at(access, place, access.examine(place)?.run(work))
+        at(access, place, access.examine(place)?.run("usage", work))
     }
 
     /// Space of the file system below a place.
@@ -131,7 +135,7 @@ impl Site {
                 free_files: space.files_free,
             })
         };
-        at(access, place, access.look(place)?.run(work))
+        at(access, place, access.look(place)?.run("space", work))
     }
 
     /// Checksum of the current content of a file; can be stopped.
@@ -147,7 +151,7 @@ impl Site {
             let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
             checksum(&*read(store, path, opened)?, algorithm, &stop)
         };
-        at(access, place, access.examine(place)?.run(work))
+        at(access, place, access.examine(place)?.run("checksum", work))
     }
 }
 

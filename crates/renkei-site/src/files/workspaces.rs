@@ -89,7 +89,8 @@ impl Site {
         let root = format!("/{}", place.storage);
         let (store, account) = (opened.store.clone(), opened.account.clone());
         let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
-        let local = opened.run(move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
+        let local =
+            opened.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
         let local = Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker));
         let authorised = Arc::new(Authorised {
             access: access.clone(),
@@ -125,7 +126,7 @@ impl AccountFiles {
         self.authorised.stop.check().map_err(|error| error.at(self.authorised.access.site()))?;
         Counters::add(&self.site.context.counters.file_operations_total, 1);
         let local = self.local.clone().expect("it is open until it is dropped");
-        let done = self.account.run(move || work(&local));
+        let done = self.account.run("files", move || work(&local));
         done.map_err(|error| error.under(&self.root).at(self.authorised.access.site()))
     }
 
@@ -175,7 +176,7 @@ impl Drop for AccountFiles {
     fn drop(&mut self) {
         // Drafts that were not published are removed as the account.
         let local = self.local.take();
-        let closed = self.account.run(move || {
+        let closed = self.account.run("close", move || {
             drop(local);
             Ok(())
         });

@@ -113,7 +113,7 @@ impl Site {
         self.arrives_by_rules(access, &open.to, &open.rules)?;
         let account = place.account.clone();
         let removes = open.options.delete;
-        let base = place.run(move |store, path| {
+        let base = place.run("open", move |store, path| {
             let dir = store.dir(path)?;
             let onto = self_copy::tell(&*dir, removes);
             Ok((dir, onto))
@@ -445,6 +445,6 @@ fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Erro
     let open = |store: &dyn Store, path: &RelPath| -> Result<Arc<dyn Dir>, Error> {
         store.dir(&path.parent().unwrap_or_default())
     };
-    let dir = place.run(open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
+    let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to, alone, shown: format!("/{}", from.storage) })
 }

@@ -303,7 +303,7 @@ impl Site {
     pub(crate) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
         let snapshot = self.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
-        let entry = access.examine(place)?.run(|store, path| stat(store, path))?;
+        let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
         if let Some(volume) = snapshot.volume(&place.storage) {
             volume?.flush()?;
         }

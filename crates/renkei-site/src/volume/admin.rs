@@ -202,7 +202,7 @@ fn check_maker(access: &Access, snapshot: &Snapshot) -> Result<(), Error> {
 /// Creates the directory of a volume as its account, or checks that the account owns it.
 fn take_folder(opened: Opened, in_place: bool) -> Result<(), Error> {
     let account = opened.account.clone();
-    opened.run(move |store, path| {
+    opened.run("create volume", move |store, path| {
         if !in_place {
             make_folder(store, path, |_| Ok(()))?;
         }

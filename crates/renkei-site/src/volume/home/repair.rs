@@ -42,7 +42,7 @@ impl Site {
         let volume = self.snapshot().volume(&place.storage).ok_or_else(|| no_volume(place))??;
         volume.flush()?;
         let (tree, plain, stopped) = (volume.tree().clone(), volume.plain().clone(), stop.clone());
-        let (mut tally, wrong, away, judged) = opened.run(move |_, path| {
+        let (mut tally, wrong, away, judged) = opened.run("verify", move |_, path| {
             let (mut tally, mut wrong, mut all) = (Tally::default(), HashMap::new(), Vec::new());
             let mut away = Vec::new();
             each_file(&tree, path, &mut |found| {

@@ -26,7 +26,7 @@ impl Site {
         let plain = copy.plain()?;
         let only_here = self.only_here(&copy, &place.path)?;
         let (tree, path, stop) = (copy.contents.tree.clone(), place.path.clone(), stop.clone());
-        copy.run(move || {
+        copy.run("evict", move || {
             let mut tally = Tally::default();
             each_file(&tree, &path, &mut |found| {
                 stop.check()?;

@@ -157,7 +157,7 @@ impl Site {
         self.pull_from_any(access, copy, path, lacking, (&watch, stop), |came| {
             let (plain, tree, below) = (plain.clone(), tree.clone(), path.clone());
             let (came, stop) = (came.clone(), stop.clone());
-            tally = copy.run(move || adopt_all(&plain, &tree, &below, &came, &stop))?;
+            tally = copy.run("adopt", move || adopt_all(&plain, &tree, &below, &came, &stop))?;
             Ok(if tally.failed == 0 { None } else { Some(missing(&copy.contents.tree, pending, path)?.1) })
         })?;
         let missing_bytes = found.bytes.saturating_sub(tally.bytes);
@@ -180,7 +180,7 @@ impl Site {
         let (plain, tree) = (copy.plain()?, copy.contents.tree.clone());
         let (path, stopped) = (place.path.clone(), stop.clone());
         let only_here = self.only_here(&copy, &path)?;
-        let (tally, wrong) = copy.run(move || {
+        let (tally, wrong) = copy.run("verify", move || {
             let mut wrong = Vec::new();
             let tally = verify_below(
                 &tree,
@@ -248,7 +248,9 @@ impl Site {
             versions.iter().map(|(id, _)| *id).collect()
         });
         own.retain(|(found, _)| !only_here.contains(&found.id));
-        copy.run(move || own.iter().try_for_each(|(found, known)| give_up(&*plain, &tree, found, *known)))
+        copy.run("give up", move || {
+            own.iter().try_for_each(|(found, known)| give_up(&*plain, &tree, found, *known))
+        })
     }
 
     /// Pulls files by name, many in one transfer; returns those that are still missing.
@@ -266,7 +268,7 @@ impl Site {
             let pulled = self.pull_from_any(access, copy, below, named(&left), how, |came| {
                 let (plain, tree, part) = (copy.plain()?, copy.contents.tree.clone(), left.clone());
                 let (came, stop) = (came.clone(), how.1.clone());
-                left = copy.run(move || adopt_each(&plain, &tree, &part, &came, &stop))?;
+                left = copy.run("adopt", move || adopt_each(&plain, &tree, &part, &came, &stop))?;
                 Ok(if left.is_empty() { None } else { Some(named(&left)) })
             });
             pulled?;
@@ -323,16 +325,17 @@ impl Copy {
     /// Runs work as the account that owns the replicas.
     pub(crate) fn run<T: Send + 'static>(
         &self,
+        name: &str,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.account.run(work)
+        self.account.run(name, work)
     }
 
     /// Opens the directory of the replicas and creates the parent directories of some paths.
     pub(crate) fn make_base(&self, paths: &[RelPath]) -> Result<Arc<dyn Dir>, Error> {
         let (plain, pending) = (self.plain()?, self.contents.pending.clone());
         let above: BTreeSet<RelPath> = paths.iter().filter_map(RelPath::parent).collect();
-        self.run(move || {
+        self.run("open", move || {
             let root = plain.root()?;
             let mode_of = |path: &RelPath| pending.mode_of_dir(path);
             above.iter().try_for_each(|path| make_dirs_as(&root, path, &mode_of).map(drop))?;

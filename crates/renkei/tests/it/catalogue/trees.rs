@@ -678,7 +678,7 @@ fn a_kill_leaves_whole_batches() {
     let place = Place::new(String::new());
     for round in 0..4 {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "trees::victim", "--nocapture"])
+            .args(["--exact", "catalogue::trees::victim", "--nocapture"])
             .env(VICTIM, place.folder.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -74,7 +74,7 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
     ("docs/lab.md", "renkei lab up", "makes namespaces of its own; lab.rs types it"),
     ("docs/lab.md", "name =", "a lab's file; lab.rs reads it"),
     ("docs/architecture.md", "researcher ", "a drawing"),
-    ("docs/architecture.md", "cli, daemon", "a drawing"),
+    ("docs/architecture.md", "store, config", "a table"),
 ];
 
 /// Which command prints what another one needs: its beginning, the placeholder on the page, the beginning of what is meant.
