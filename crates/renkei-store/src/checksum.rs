@@ -1,7 +1,11 @@
 //! Checksums of content: BLAKE3 and the algorithms that grids and clouds ask for.
 
+use renkei_core::error::Error;
 use renkei_core::wire::message::Algorithm;
 use sha2::Digest as _;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 1 << 20;
 
 /// A checksum that is computed while content passes, from its first byte to its last.
 pub struct Checksum(State);
@@ -34,6 +38,26 @@ impl Checksum {
             State::Md5(state) => state.update(bytes),
             State::Adler32(state) => state.write(bytes),
             State::Crc32c(state) => state.update(bytes),
+        }
+    }
+
+    /// The checksum of content that is read in order, up to the read that gives nothing.
+    ///
+    /// # Errors
+    /// Those of `read`, which fills a buffer from an offset.
+    pub fn of(
+        algorithm: Algorithm,
+        mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Error>,
+    ) -> Result<Vec<u8>, Error> {
+        let (mut sum, mut buf, mut at) = (Checksum::new(algorithm), vec![0; READ_BYTES], 0);
+        loop {
+            match read(&mut buf, at)? {
+                0 => return Ok(sum.finish()),
+                count => {
+                    sum.update(&buf[..count]);
+                    at += count as u64;
+                }
+            }
         }
     }
 

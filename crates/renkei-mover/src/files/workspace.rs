@@ -438,7 +438,7 @@ impl Reader {
     /// # Errors
     /// Those of the files.
     pub fn checksum(&self, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
-        sum_of(algorithm, |buf, offset| self.read_at(buf, offset))
+        Checksum::of(algorithm, |buf, offset| self.read_at(buf, offset))
     }
 }
 
@@ -540,7 +540,7 @@ impl Writer {
         };
         match state {
             Some((sum, _)) => Ok(sum.finish()),
-            None => sum_of(algorithm, |buf, offset| self.read_at(buf, offset)),
+            None => Checksum::of(algorithm, |buf, offset| self.read_at(buf, offset)),
         }
     }
 
@@ -619,21 +619,5 @@ fn unexpected(answer: &Answer) -> Error {
 fn close(files: &dyn Files, handle: Handle) {
     if let Err(error) = files.operate(Op::Close(handle), b"") {
         tracing::debug!(%error, "a handle was not closed");
-    }
-}
-
-fn sum_of(
-    algorithm: Algorithm,
-    read: impl Fn(&mut [u8], u64) -> Result<usize, Error>,
-) -> Result<Vec<u8>, Error> {
-    let (mut sum, mut buf, mut at) = (Checksum::new(algorithm), vec![0; MAX_IO_BYTES as usize], 0);
-    loop {
-        match read(&mut buf, at)? {
-            0 => return Ok(sum.finish()),
-            count => {
-                sum.update(&buf[..count]);
-                at += count as u64;
-            }
-        }
     }
 }

@@ -22,9 +22,6 @@ use renkei_store::tree::{disk_usage, remove_tree_while};
 use renkei_store::{Detail, Dir, ReadFile, Store};
 use std::sync::Arc;
 
-/// Bytes read at a time for a checksum.
-const READ_BYTES: usize = 1 << 20;
-
 impl Site {
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
@@ -299,14 +296,5 @@ fn usage(store: &dyn Store, path: &RelPath, stop: &Stop) -> Result<Usage, Error>
 
 /// Checksum of an open file up to its end; can be stopped.
 pub fn checksum(file: &dyn ReadFile, algorithm: Algorithm, stop: &Stop) -> Result<Vec<u8>, Error> {
-    let (mut sum, mut buf, mut at) = (Checksum::new(algorithm), vec![0; READ_BYTES], 0);
-    loop {
-        stop.check()?;
-        let count = file.read_at(&mut buf, at)?;
-        if count == 0 {
-            return Ok(sum.finish());
-        }
-        sum.update(&buf[..count]);
-        at += count as u64;
-    }
+    Checksum::of(algorithm, |buf, at| stop.check().and_then(|()| file.read_at(buf, at)))
 }

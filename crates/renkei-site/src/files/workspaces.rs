@@ -67,6 +67,11 @@ impl Workspaces {
 }
 
 impl Authorised {
+    /// Fails with the reason if the access has ended.
+    fn check(&self) -> Result<(), Error> {
+        self.stop.check().map_err(|error| error.at(self.access.site()))
+    }
+
     /// Judges the access by a configuration, once. No file system is touched: the watch thread must not wait for one.
     fn judge(&self, now: &Arc<Snapshot>) -> Result<(), Error> {
         let mut judged = self.judged.lock().expect("no thread panics while it holds the lock");
@@ -123,7 +128,7 @@ impl AccountFiles {
         &self,
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.authorised.stop.check().map_err(|error| error.at(self.authorised.access.site()))?;
+        self.authorised.check()?;
         Counters::add(&self.site.context.counters.file_operations_total, 1);
         let local = self.local.clone().expect("it is open until it is dropped");
         let done = self.account.run("files", move || work(&local));
@@ -142,7 +147,7 @@ impl AccountFiles {
 
 impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
-        self.authorised.stop.check().map_err(|error| error.at(self.authorised.access.site()))?;
+        self.authorised.check()?;
         self.audit(&op);
         Counters::add(&self.site.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
