@@ -100,13 +100,13 @@ fn start(door: &Door, hub: &SiteName) -> Option<Arc<Keeper>> {
 
 fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
     let mut pause = FIRST_PAUSE;
-    door.site().line_is_down(hub, None);
+    door.site().relay().line_is_down(hub, None);
     while !keeper.is_stopped() {
         let since = Instant::now();
         let Err(error) = keep_once(door, hub, keeper);
         *keeper.lock() = None;
         tracing::info!(%hub, %error, "no line");
-        door.site().line_is_down(hub, Some(&error));
+        door.site().relay().line_is_down(hub, Some(&error));
         pause = if since.elapsed() > GOOD_AFTER { FIRST_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
         std::thread::sleep(pause);
     }
@@ -115,12 +115,12 @@ fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
 /// Keeps the line until it is lost.
 fn keep_once(door: &Door, hub: &SiteName, keeper: &Keeper) -> Result<std::convert::Infallible, Error> {
     let site: &Site = door.site();
-    let KeptLine { mut control, address } = site.open_line(hub)?;
+    let KeptLine { mut control, address } = site.relay().open_line(hub)?;
     *keeper.lock() = Some(control.sender());
     if keeper.is_stopped() {
         return Err(Error::new(Code::Cancelled, "keep line", hub, "it is no longer needed"));
     }
-    let _listed = site.keep_line(hub);
+    let _listed = site.relay().keep_line(hub);
     tracing::info!(%hub, "line up");
     let answers = Arc::new(AtomicUsize::new(0));
     loop {

@@ -228,11 +228,11 @@ fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, seat: S
     let forgetful = Arc::downgrade(site);
     seat.end_by(move || {
         if let Some(site) = forgetful.upgrade() {
-            site.circuit_given_up(&ticket);
+            site.relay().circuit_given_up(&ticket);
         }
     });
     match blocking(caller.sock) {
-        Ok(sock) => site.circuit_came(ticket, sock, rest, Box::new(seat)),
+        Ok(sock) => site.relay().circuit_came(ticket, sock, rest, Box::new(seat)),
         Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
     }
 }

@@ -394,6 +394,16 @@ impl Access {
     }
 }
 
+/// The share of one principal in a resource with `limit` units.
+pub fn one_share(limit: usize) -> usize {
+    (limit / 2).max(1)
+}
+
+/// The share of all principals of another site together: a trusted site may name any number of users.
+pub fn site_share(limit: usize) -> usize {
+    (limit - limit / 4).max(1)
+}
+
 /// The account that runs this agent, for principals that the PoP maps to it.
 fn own_account(mapped: &str, snapshot: &Snapshot) -> Result<Account, Error> {
     let served = snapshot.storages.values().find_map(|root| root.storage.agent.as_deref());

@@ -4,9 +4,9 @@
 //! configuration that cannot be loaded leaves the previous one in force.
 
 use crate::snapshot::{self, Mark, Snapshot};
-use crate::status::workers::Workers;
+use crate::workers::Workers;
 use renkei_config::home::Home;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::former_names::FormerNames;
 use renkei_core::path::SiteName;
 use renkei_net::identity::trust::former_names;
@@ -206,6 +206,29 @@ impl Context {
             tracing::error!(%error, "a changed configuration file is invalid; the previous state stays in force");
         }
         *last = Some(Unusable { mark, error, tried: Instant::now() });
+    }
+
+    /// Starts a thread that repeats some work of a room with a pause, as long as the room lives.
+    pub(crate) fn spawn_every<Room: Send + Sync + 'static>(
+        self: &Arc<Self>,
+        room: &Arc<Room>,
+        name: &'static str,
+        pause: Duration,
+        work: impl Fn(&Room) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.workers.note_period(name, pause);
+        let (context, room) = (Arc::downgrade(self), Arc::downgrade(room));
+        let repeat = move || {
+            while let (Some(context), Some(room)) = (context.upgrade(), room.upgrade()) {
+                let turn = context.workers.begin(name);
+                work(&room);
+                drop(turn);
+                drop((room, context));
+                std::thread::sleep(pause);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.into()).spawn(repeat);
+        thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
     }
 
     /// The site's name.

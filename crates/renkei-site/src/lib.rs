@@ -9,6 +9,7 @@
 //! all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the doors'.
 
 pub mod access;
+pub mod agent;
 pub mod buffer;
 pub mod context;
 pub mod evidence;
@@ -22,6 +23,7 @@ pub mod status;
 pub mod storage;
 pub mod transfer;
 pub mod volume;
+pub mod workers;
 
 pub use context::{Context, Counters};
 
@@ -33,9 +35,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
-use renkei_mover::connect::routes::ReachabilityCache;
 use renkei_net::control::ControlSender;
-use renkei_net::reverse_registry::ReverseRegistry;
 use renkei_store::locks::LockTable;
 use snapshot::Snapshot;
 use std::collections::HashMap;
@@ -65,13 +65,8 @@ pub struct Site {
     probing: partners::probes::PartnerProbes,
     untold: Mutex<partners::updates::Untold>,
     pub(crate) queue: Arc<queue::Queue>,
-    pub(crate) circuits: relay::circuits::Circuits,
     pub(crate) locks: Arc<LockTable>,
-    pub(crate) reverse_registry: Arc<ReverseRegistry>,
-    /// Reachability of other sites.
-    pub memory: ReachabilityCache,
-    pub(crate) held: relay::reverse_connections::ReverseConnections,
-    pub(crate) own_lines: relay::reverse_connections::OwnLines,
+    pub(crate) relay: Arc<relay::Relay>,
     console: status::console::Console,
     rooms: storage::free_space::FreeSpace,
     pub(crate) following: volume::log_shipping::Following,
@@ -94,8 +89,8 @@ impl Site {
     pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
         let snapshot = Snapshot::load(&home, config)?;
         let fetching = snapshot.fetching.clone();
+        let context = Arc::new(Context::new(home, snapshot));
         let site = Arc::new(Site {
-            context: Arc::new(Context::new(home, snapshot)),
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
@@ -109,12 +104,8 @@ impl Site {
             probing: partners::probes::PartnerProbes::default(),
             untold: Mutex::default(),
             queue: Arc::default(),
-            circuits: relay::circuits::Circuits::default(),
             locks: Arc::default(),
-            reverse_registry: Arc::default(),
-            memory: ReachabilityCache::default(),
-            held: relay::reverse_connections::ReverseConnections::default(),
-            own_lines: relay::reverse_connections::OwnLines::default(),
+            relay: Arc::new(relay::Relay::new(&context)),
             console: status::console::Console::default(),
             rooms: storage::free_space::FreeSpace::default(),
             following: volume::log_shipping::Following::default(),
@@ -129,6 +120,7 @@ impl Site {
             left_drafts: files::file_sessions::LeftDrafts::default(),
             workspaces: files::workspaces::Workspaces::default(),
             giving_up: queue::cancel_cleanup::CancelCleanup::default(),
+            context,
         });
         fetching.belongs_to(&site);
         Ok(site)
@@ -137,6 +129,11 @@ impl Site {
     /// The state that all services share.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Circuits, reverse connections and agents.
+    pub fn relay(&self) -> &Arc<relay::Relay> {
+        &self.relay
     }
 
     /// The PoP's directories.
@@ -214,17 +211,15 @@ impl Site {
         let visible = |status: &TransferStatus| {
             access.is_none_or(|access| status.principal == access.principal.to_string())
         };
-        Status {
+        let mut status = Status {
             software: renkei_net::SOFTWARE.into(),
             uptime_s: self.context.started().elapsed().as_secs(),
             sessions: self.context.counters.sessions.load(Ordering::Relaxed) as u32,
             transfers: self.transfers.list().into_iter().filter(visible).collect(),
-            lines: self.line_status(|site| access.is_none_or(|access| access.principal.site() == site)),
-            relayed: self
-                .circuits
-                .list(|principal| access.is_none_or(|access| access.principal == *principal)),
-            agents: self.agent_status(|storage| access.is_none_or(|access| access.may_see(storage))),
-        }
+            ..Status::default()
+        };
+        self.relay.add_status(caller, &mut status);
+        status
     }
 
     /// The peer of a session; if it is a PoP, its data streams may be parked here between transfers.
@@ -246,11 +241,7 @@ impl Site {
         self.kept_sessions.look(now);
         self.parking.look(now);
         forget_writers(now);
-        let left = self.held.look(now);
-        let trusted = |site: &SiteName| now.trust.card(site).is_some();
-        self.circuits
-            .end(|principal, to| !trusted(principal.site()) || !trusted(to.site()) || left.contains(to));
-        Counters::add(&self.context.counters.tickets_refused_total, self.circuits.refuse_late());
+        self.relay.judge(now);
     }
 
     /// Stops the active transfers.

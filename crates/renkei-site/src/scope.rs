@@ -6,7 +6,6 @@
 
 use super::Site;
 use super::access::Proof;
-use super::relay::agents::serves;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Right, Scope};
 use renkei_core::path::SiteName;
@@ -100,6 +99,16 @@ impl Site {
     }
 }
 
+/// Whether an agent serves a request; all others are for its PoP.
+fn serves(request: &Request) -> bool {
+    match request {
+        Request::Whoami | Request::Redeem(_) => true,
+        // An agent acts for no users at other sites: those need a grant.
+        Request::PushFound { .. } => false,
+        request => !request.storages().is_empty(),
+    }
+}
+
 /// The requests of mounts.
 fn is_for_mounts(request: &Request) -> bool {
     match request {
@@ -145,7 +154,7 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
 mod tests {
     use super::*;
     use renkei_core::identity::Permit;
-    use renkei_core::path::Place;
+    use renkei_core::path::{Place, RelPath};
 
     fn place(text: &str) -> Place {
         Place::parse(text.as_bytes()).unwrap().unwrap()
@@ -157,6 +166,26 @@ mod tests {
         let permits =
             vec![permit("kek", "/raw/run7", Right::Read), permit("titech", "/data/run7", Right::Write)];
         Scope::new([7; 16], permits).unwrap()
+    }
+
+    #[test]
+    fn an_agent_serves_its_storage_and_nothing_else() {
+        let place = || Place { storage: "scratch".into(), path: RelPath::root() };
+        for request in [Request::Whoami, Request::Stat(Some(place())), Request::Redeem([0; 32])] {
+            assert!(serves(&request), "{request:?}");
+        }
+        let others = [
+            Request::Line,
+            Request::Console,
+            Request::Status,
+            Request::List(None),
+            Request::Submit(Vec::new()),
+            Request::Terms("scratch".into()),
+            Request::ToAgent { storage: "scratch".into(), seed: [0; 32], count: 1 },
+        ];
+        for request in others {
+            assert!(!serves(&request), "{request:?}");
+        }
     }
 
     #[test]

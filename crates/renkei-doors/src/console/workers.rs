@@ -6,7 +6,7 @@ use super::page::{Page, Tab};
 use renkei_core::units::{milliseconds, span};
 use renkei_site::Site;
 use renkei_site::status::view::moment;
-use renkei_site::status::workers::Worker;
+use renkei_site::workers::Worker;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use renkei_site::Site;
 use renkei_site::access::Caller;
 use renkei_site::status::conditions::{Condition, Severity};
-use renkei_site::status::workers::Worker;
+use renkei_site::workers::Worker;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 

@@ -44,7 +44,7 @@ pub(super) fn handle(
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
         Request::ForUser { chain, open } => {
             let access = site.for_user(peer, chain).and_then(|access| {
-                site.expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
+                site.relay().expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
             });
             access.and_then(|access| open_found(id, &open, &access, control, site))
         }
@@ -60,13 +60,14 @@ pub(super) fn handle(
             return pass_circuits(peer, Some(&storage), asked, control, site);
         }
         Request::Enlist { storage, request } => {
-            site.enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
+            site.relay().enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
         }
         Request::RenewMount(request) => {
             site.renew_mount(proof, &request).map(Reply::Enlisted).map(Outcome::Reply)
         }
-        Request::Terms(storage) => site.terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
+        Request::Terms(storage) => site.relay().terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
         Request::Term { storage, name, offset } => site
+            .relay()
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
@@ -80,7 +81,7 @@ pub(super) fn handle(
         }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
-            site.expect_here(&access, &request)?;
+            site.relay().expect_here(&access, &request)?;
             dispatch(id, request, &access, control, site)
         }),
     };
@@ -97,13 +98,13 @@ pub(super) fn handle(
 /// Turns the session into a line: it ends with the line.
 fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Site>) -> Result<(), Error> {
     let link = control.sender();
-    let listed = match site.take_line(&peer.proof, &link) {
+    let listed = match site.relay().take_line(&peer.proof, &link) {
         Ok(listed) => listed,
         Err(error) => {
             return link.send(&Control::Reply { id, reply: Err(error.at(site.name().as_str())) });
         }
     };
-    site.hold(&peer.proof, &link);
+    site.relay().hold(&peer.proof, &link);
     control.bear_silence(LINE_SILENCE)?;
     link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
     let lost = nothing_more(control);
@@ -122,12 +123,12 @@ fn pass_circuits(
 ) -> Result<(), Error> {
     let (id, link) = (asked.id, control.sender());
     let passing = match storage {
-        None => site.pass_circuits(&peer.proof, asked, link.clone()),
-        Some(storage) => site.pass_to_agent(&peer.proof, storage, asked, link.clone()),
+        None => site.relay().pass_circuits(&peer.proof, asked, link.clone()),
+        Some(storage) => site.relay().pass_to_agent(&peer.proof, storage, asked, link.clone()),
     };
     match passing {
         Ok(_passing) => {
-            site.hold(&peer.proof, &link);
+            site.relay().hold(&peer.proof, &link);
             link.send(&Control::Reply { id, reply: Ok(Reply::Done) })?;
             Err(nothing_more(control))
         }

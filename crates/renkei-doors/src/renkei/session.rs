@@ -11,9 +11,9 @@ use renkei_net::control::{ControlReceiver, split};
 use renkei_net::tls::TlsStream;
 use renkei_net::{SOFTWARE, unix_ms};
 use renkei_site::access::{Peer, Proof};
+use renkei_site::access::{one_share, site_share};
 use renkei_site::evidence::Evidence;
 use renkei_site::partners::probes::MAX_SKEW;
-use renkei_site::transfer::tickets::{one_share, site_share};
 use renkei_site::{Counters, Site};
 use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
     let principal = &proof.principal;
     check_version(hello)?;
     if let Principal::Host(partner) = principal {
-        site.memory.note_clock(partner, hello.now_unix_ms);
+        site.relay().memory.note_clock(partner, hello.now_unix_ms);
     }
     check_clock(hello)?;
     let limit = site.snapshot().config.limits.max_sessions;

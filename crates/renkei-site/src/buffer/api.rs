@@ -15,7 +15,6 @@ use super::{Buffer, Filling, Reservation, UNFINISHED_MS, gone};
 use crate::Site;
 use crate::access::{Access, Caller, Opened};
 use crate::queue::{With, now_ms, read_spec, refused};
-use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Row, hex_id};
 use renkei_core::buffer::{Answer, Held, STORAGE, split};
 use renkei_core::error::{Code, Error};
@@ -49,7 +48,7 @@ type Custody = (Filling, Arc<dyn ReceiveHooks>);
 /// Starts the garbage collection thread of the buffer, which runs as long as the PoP lives.
 pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
     let looked_ms = AtomicU64::new(0);
-    spawn_every(site, "buffer", LOOK_EVERY, move |site| {
+    site.context.spawn_every(site, "buffer", LOOK_EVERY, move |site| {
         let now = now_ms();
         let all = now.saturating_sub(looked_ms.load(Ordering::Relaxed)) >= LOOK_AT_ALL_EVERY_MS;
         let tended = site.tend_buffer(now, all);

@@ -8,7 +8,6 @@
 
 use super::remote_locks::RemoteLocks;
 use crate::access::Access;
-use crate::status::periodic_checks::spawn_every;
 use crate::transfer::cleanup::clean_up_job;
 use crate::transfer::{Stop, Watch, offer_streams, running};
 use crate::{Counters, Site};
@@ -175,7 +174,7 @@ impl LeftDrafts {
 
 /// Starts the thread that removes abandoned drafts.
 pub(crate) fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
-    spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
+    site.context.spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
         site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(site, number));
     })
 }

@@ -96,13 +96,13 @@ impl Site {
     /// # Errors
     /// `SiteUnknown`.
     pub fn try_ways(&self, to: &SiteName) -> Result<Vec<TriedWay>, Error> {
-        self.dialler(&self.snapshot())?.test_ways(to)
+        self.relay.dialler(&self.snapshot())?.test_ways(to)
     }
 
     /// The trusted sites whose last connection failed or that answered with an error, with the errors; also probes
     /// those whose failure is old, and those that were unreachable before this PoP was restarted.
     pub(crate) fn unreached(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, Error> {
-        let mut unreached = self.memory.unreached();
+        let mut unreached = self.relay.memory.unreached();
         unreached.retain(|site, _| snapshot.trust.card(site).is_some());
         let before = self.conditions.remembered("partner");
         let before = before.iter().filter_map(|name| SiteName::parse(name).ok());
@@ -114,7 +114,7 @@ impl Site {
         let mut failed: BTreeMap<SiteName, Error> =
             unreached.into_iter().map(|(site, last)| (site, last.error)).collect();
         // An answer is newer than a failure to connect.
-        let refused = self.probing.refused(|site| self.memory.reached(site));
+        let refused = self.probing.refused(|site| self.relay.memory.reached(site));
         failed.extend(refused.into_iter().filter(|(site, _)| snapshot.trust.card(site).is_some()));
         failed
     }
@@ -124,13 +124,13 @@ impl Site {
         let is_idle = |site: &SiteName| {
             *site != snapshot.site
                 && !snapshot.config.reverse.contains(site)
-                && !self.reverse_registry.has_line(&Principal::Host(site.clone()))
+                && !self.relay.reverse_registry.has_line(&Principal::Host(site.clone()))
         };
         let dialled = snapshot.trust.list().filter(|card| !card.endpoints.is_empty() && is_idle(&card.site));
         let partners: BTreeSet<&SiteName> = dialled.map(|card| &card.site).collect();
         self.probing.lock().due.retain(|site, _| partners.contains(site));
         for site in partners {
-            if self.probing.is_due(site, self.memory.reached(site), Instant::now()) {
+            if self.probing.is_due(site, self.relay.memory.reached(site), Instant::now()) {
                 self.probe(site.clone());
             }
         }
@@ -139,7 +139,7 @@ impl Site {
     /// Clock offsets of trusted sites, in milliseconds ahead of this one, where they are worth reporting; old
     /// values are measured again.
     pub(crate) fn differing_clocks(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, i64> {
-        let mut clocks = self.memory.clocks();
+        let mut clocks = self.relay.memory.clocks();
         clocks.retain(|site, clock| {
             let apart = Duration::from_millis(clock.ahead_ms.unsigned_abs());
             apart >= SKEW_WORTH_A_WORD && snapshot.trust.card(site).is_some()
@@ -157,7 +157,7 @@ impl Site {
         }
         let (site, own) = (self.clone(), partner.clone());
         let work = move || {
-            let reached = site.dialler(&site.snapshot()).and_then(|dialler| dialler.connect(&own));
+            let reached = site.relay.dialler(&site.snapshot()).and_then(|dialler| dialler.connect(&own));
             if let Err(error) = &reached {
                 tracing::debug!(site = %own, %error, "still not reached");
             }

@@ -8,7 +8,6 @@
 
 use crate::Site;
 use crate::snapshot::Snapshot;
-use crate::status::periodic_checks::spawn_every;
 use renkei_config::Config;
 use renkei_config::home::{Home, read_text};
 use renkei_core::error::Error;
@@ -71,7 +70,7 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
             }
         };
     };
-    spawn_every(site, "renewal", LOOK_EVERY, look)
+    site.context.spawn_every(site, "renewal", LOOK_EVERY, look)
 }
 
 /// Whether the PoP's certificate or its revocation list is signed by another authority than the current one.

@@ -56,7 +56,7 @@ impl Site {
     }
 
     fn tell_list(&self, now: &Snapshot, to: SiteName, list: Vec<u8>) {
-        let dialler = match self.dialler(now) {
+        let dialler = match self.relay.dialler(now) {
             Ok(dialler) => dialler,
             Err(error) => return tracing::warn!(%error, "a revocation list is not distributed"),
         };

@@ -13,7 +13,6 @@ use super::enrolment::without_list;
 use crate::Site;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
-use crate::status::periodic_checks::spawn_every;
 use crate::volume::log_shipping::spawn;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
@@ -74,7 +73,7 @@ pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
     telling.update(&site.last_snapshot());
     telling.show(site);
     let telling = Mutex::new(telling);
-    spawn_every(site, "partners", LOOK_EVERY, move |site| {
+    site.context.spawn_every(site, "partners", LOOK_EVERY, move |site| {
         telling.lock().unwrap_or_else(PoisonError::into_inner).look(site);
     })
 }
@@ -170,7 +169,7 @@ impl Telling {
 /// Sends a partner the card, and the revocation list, because the list signed by the former authority is not valid
 /// for ever.
 fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
-    let mut session = site.dialler_to_untold(now)?.connect(partner)?;
+    let mut session = site.relay.dialler_to_untold(now)?.connect(partner)?;
     session.ask(Request::TakeCard(text.to_owned()))?;
     match now.trust.revocation_list(&now.site) {
         Some((_, list)) => session.ask(Request::Revocations(list.to_vec())).map(drop),

@@ -165,7 +165,7 @@ impl Site {
             Some(Ok(())) => Ok(()),
             // An agent serves only its users.
             Some(Err(error)) if error.retry() == Retry::Later => Err(error),
-            _ => ask(&self.dialler(&self.snapshot())?, given, None),
+            _ => ask(&self.relay.dialler(&self.snapshot())?, given, None),
         }
     }
 
@@ -176,8 +176,10 @@ impl Site {
         self.check_delegation(&delegation).ok()?;
         let snapshot = self.snapshot();
         let silence = snapshot.config.stall_timeout();
-        let dialler = Dialler::new(&delegation.credential, snapshot.trust.clone(), silence)
-            .and_then(|dialler| dialler.with_ways(self.ways(&snapshot)).passed_on_for(&snapshot.credential));
+        let dialler =
+            Dialler::new(&delegation.credential, snapshot.trust.clone(), silence).and_then(|dialler| {
+                dialler.with_ways(self.relay.ways(&snapshot)).passed_on_for(&snapshot.credential)
+            });
         Some(dialler.and_then(|dialler| ask(&dialler, given, Some(given.storage.clone()))))
     }
 }

@@ -11,7 +11,6 @@ use crate::Site;
 use crate::access::{Access, Caller, Proof, account_name};
 use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
-use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Listing, hex_id};
 use renkei_config::{Rule, Then, is_within};
 use renkei_core::entry::EntryKind;
@@ -114,7 +113,7 @@ impl RuleStates {
 /// Starts the thread that processes the rules, which runs as long as the PoP lives.
 pub fn spawn_rules(site: &Arc<Site>) -> Result<(), Error> {
     let all = Mutex::new(BTreeMap::new());
-    spawn_every(site, "rules", EVERY, move |site| {
+    site.context.spawn_every(site, "rules", EVERY, move |site| {
         site.follow_rules(&mut all.lock().expect("one thread alone follows the rules"));
     })
 }

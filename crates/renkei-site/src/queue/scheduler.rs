@@ -402,7 +402,10 @@ impl Run<'_> {
         // Relays authenticate this PoP: the delegated credential is for the two sites alone.
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
-                .with_ways(RouteContext { trying: self.active.trying.clone(), ..self.site.ways(&snapshot) })
+                .with_ways(RouteContext {
+                    trying: self.active.trying.clone(),
+                    ..self.site.relay.ways(&snapshot)
+                })
                 .passed_on_for(&snapshot.credential)?;
         let side = snapshot.site.to_string();
         let ended = self.transfer(&dialler, &spec).map_err(|error| match error.side.as_str() {

@@ -7,7 +7,6 @@
 use super::now_ms;
 use crate::Site;
 use crate::access::Caller;
-use crate::status::periodic_checks::spawn_every;
 use renkei_catalogue::{Webhook, hex_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::webhook::{Address, next_try_ms};
@@ -25,7 +24,7 @@ const BATCH: usize = 32;
 
 /// Starts the delivery thread, which runs as long as the PoP lives.
 pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
-    spawn_every(site, "notices", LOOK_EVERY, |site| {
+    site.context.spawn_every(site, "notices", LOOK_EVERY, |site| {
         let told = site.tell_ends();
         site.context.workers.note("notices", told.as_ref().err().cloned());
         if let Err(error) = told {

@@ -7,11 +7,10 @@
 //! who is no longer mapped to the account, or whose certificate was revoked, has no line, no circuit and no new
 //! certificate within seconds.
 
+use super::Relay;
 use super::circuits::{Asked, Passing};
-use crate::Site;
 use crate::access::{Access, Proof, account_name, own_users};
 use crate::snapshot::Snapshot;
-use crate::transfer::tickets::{Mark, has_mark, mark_of};
 use renkei_config::home::read_text;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -37,14 +36,25 @@ const PART_BYTES: usize = 1 << 20;
 /// Texts sent to agents beside the terms: name, content, digest.
 pub(crate) type Texts = Vec<(String, Vec<u8>, [u8; 32])>;
 
-/// Whether an agent serves a request; all others are for its PoP.
-pub(crate) fn serves(request: &Request) -> bool {
-    match request {
-        Request::Whoami | Request::Redeem(_) => true,
-        // An agent acts for no users at other sites: those need a grant.
-        Request::PushFound { .. } => false,
-        request => !request.storages().is_empty(),
-    }
+/// The suffix of a ticket by which a PoP recognises grants that an agent of its site gave, which it has not itself.
+pub type Mark = [u8; 8];
+/// Offset of the mark; the bytes before it are secret, and enough of them.
+const MARK_AT: usize = size_of::<Ticket>() - size_of::<Mark>();
+
+/// The mark of the grants of a storage's agent; it is no secret.
+pub fn mark_of(storage: &str) -> Mark {
+    let hash = blake3::derive_key("renkei 2026 grants of an agent", storage.as_bytes());
+    *hash.first_chunk().expect("32 bytes")
+}
+
+/// Whether a ticket ends with a mark.
+pub fn has_mark(ticket: &Ticket, mark: &Mark) -> bool {
+    ticket[MARK_AT..] == *mark
+}
+
+/// Ends a ticket with a mark.
+pub fn put_mark(ticket: &mut Ticket, mark: &Mark) {
+    ticket[MARK_AT..].copy_from_slice(mark);
 }
 
 /// The sponsor of a storage's agent: the user of the proof, or the user who requested the agent's certificate.
@@ -100,17 +110,17 @@ pub(crate) fn may_stay(proof: &Proof, now: &Snapshot) -> Result<(), Error> {
     check_agent(proof, now)
 }
 
-impl Site {
+impl Relay {
     /// Issues a certificate for the agent of a storage.
     ///
     /// # Errors
     /// `AgentRefused` with the reason, `NotMapped`.
     pub fn enlist(&self, proof: &Proof, storage: &str, request: &str) -> Result<String, Error> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         let issued = sponsor(proof, storage, &now).and_then(|sponsor| {
             allowed(storage, &sponsor.user, &now)?;
-            let authority = Authority::load(self.home())?;
-            agency::issue(self.home(), &authority, storage, &sponsor, request, SystemTime::now())
+            let authority = Authority::load(self.context.home())?;
+            agency::issue(self.context.home(), &authority, storage, &sponsor, request, SystemTime::now())
         });
         let principal = &proof.principal;
         match &issued {
@@ -125,9 +135,9 @@ impl Site {
     /// The terms of the agent of a storage.
     ///
     /// # Errors
-    /// As [`Site::enlist`].
+    /// As [`Relay::enlist`].
     pub fn terms(&self, proof: &Proof, storage: &str) -> Result<Terms, Error> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         let account = allowed(storage, &sponsor(proof, storage, &now)?.user, &now)?;
         let texts = self.texts(&now, account)?;
         Ok(Terms {
@@ -141,7 +151,7 @@ impl Site {
     /// A part of a text named in the terms, and whether more follows.
     ///
     /// # Errors
-    /// As [`Site::enlist`]; `PathNotFound` for a text that no longer exists.
+    /// As [`Relay::enlist`]; `PathNotFound` for a text that no longer exists.
     pub fn term(
         &self,
         proof: &Proof,
@@ -149,7 +159,7 @@ impl Site {
         name: &str,
         offset: u64,
     ) -> Result<(Vec<u8>, bool), Error> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         let account = allowed(storage, &sponsor(proof, storage, &now)?.user, &now)?;
         let texts = self.texts(&now, account)?;
         let found = texts.iter().find(|(known, ..)| known == name);
@@ -180,7 +190,7 @@ impl Site {
             let (_, der) = now.trust.revocation_list(&card.site)?;
             Some((format!("list/{}", card.site), der.to_vec()))
         });
-        let former = read_text(&self.home().former_names_file(), crate::snapshot::MAX_MAP_BYTES)?;
+        let former = read_text(&self.context.home().former_names_file(), crate::snapshot::MAX_MAP_BYTES)?;
         let former = former.map(|names| ("former-names".to_owned(), names.into_bytes()));
         let map = ("map".to_owned(), map.into_bytes());
         let all = std::iter::once(map).chain(former).chain(cards).chain(lists);
@@ -193,7 +203,7 @@ impl Site {
 
     /// The status of agents, for the storages that `is_told` accepts.
     pub(crate) fn agent_status(&self, is_told: impl Fn(&str) -> bool) -> Vec<AgentStatus> {
-        let (now, lines) = (self.last_snapshot(), self.reverse_registry.lines());
+        let (now, lines) = (self.context.last_snapshot(), self.reverse_registry.lines());
         let status = |storage: &String| {
             let (account, agent) = (now.agent_of(storage)?, now.agent(storage));
             let line = lines.iter().rev().find(|line| line.keeper == agent);
@@ -213,7 +223,7 @@ impl Site {
 
     /// The error for a grant that an agent of this site gave; `None` for other grants.
     pub(crate) fn of_agent(&self, grant: &Ticket) -> Option<Error> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         let storage = now
             .storages
             .keys()
@@ -227,7 +237,7 @@ impl Site {
 
     /// The mark of the grants given by this process; only an agent's have one.
     pub(crate) fn grant_mark(&self) -> Option<Mark> {
-        match &self.last_snapshot().principal {
+        match &self.context.last_snapshot().principal {
             Principal::Agent { storage, .. } => Some(mark_of(storage)),
             _ => None,
         }
@@ -244,7 +254,7 @@ impl Site {
         asked: Asked,
         link: Arc<ControlSender>,
     ) -> Result<Passing<'_>, Error> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         if asked.count > MAX_CIRCUITS {
             return Err(violation("circuits", format_args!("{} of them", asked.count)));
         }
@@ -269,27 +279,6 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::path::{Place, RelPath};
-
-    #[test]
-    fn an_agent_serves_its_storage_and_nothing_else() {
-        let place = || Place { storage: "scratch".into(), path: RelPath::root() };
-        for request in [Request::Whoami, Request::Stat(Some(place())), Request::Redeem([0; 32])] {
-            assert!(serves(&request), "{request:?}");
-        }
-        let others = [
-            Request::Line,
-            Request::Console,
-            Request::Status,
-            Request::List(None),
-            Request::Submit(Vec::new()),
-            Request::Terms("scratch".into()),
-            Request::ToAgent { storage: "scratch".into(), seed: [0; 32], count: 1 },
-        ];
-        for request in others {
-            assert!(!serves(&request), "{request:?}");
-        }
-    }
 
     #[test]
     fn grants_of_an_agent_are_known_by_their_end() {

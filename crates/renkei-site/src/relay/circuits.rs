@@ -7,12 +7,12 @@
 //! `limits.max_circuits`; a ticket works once; when the session ends, its unused tickets are revoked; the far end
 //! has proved to be a PoP of that site ([`renkei_mover::connect::targets`]). Non-goal: inspecting the relayed data.
 
+use super::Relay;
 use super::pace::Paced;
-use crate::access::Proof;
+use crate::Counters;
+use crate::access::{Proof, one_share};
 use crate::snapshot::Snapshot;
-use crate::transfer::tickets::one_share;
-use crate::{Counters, Site};
-use renkei_config::Relay;
+use renkei_config::Relay as RelayPolicy;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link::controller::is_far;
@@ -252,11 +252,11 @@ fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), 
         return Err(violation("circuits", format_args!("{} of them", asked.count)));
     }
     match now.config.relay {
-        Relay::None => return refused("`relay` is `none`".into()),
-        Relay::Own if *principal.site() != now.site => {
+        RelayPolicy::None => return refused("`relay` is `none`".into()),
+        RelayPolicy::Own if *principal.site() != now.site => {
             return refused(format!("`relay` is `own`: only users of {} may", now.site));
         }
-        Relay::Own | Relay::Trusted => {}
+        RelayPolicy::Own | RelayPolicy::Trusted => {}
     }
     if *asked.to.site() == now.site {
         return refused("a circuit to this site cannot be relayed further".into());
@@ -264,7 +264,7 @@ fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), 
     now.trust.endpoints(asked.to.site()).map(drop)
 }
 
-impl Site {
+impl Relay {
     /// Relays circuits for a session, as long as the returned value lives.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Site {
         asked: Asked,
         link: Arc<ControlSender>,
     ) -> Result<Passing<'_>, Error> {
-        let (snapshot, principal) = (self.snapshot(), proof.principal.clone());
+        let (snapshot, principal) = (self.context.snapshot(), proof.principal.clone());
         may_pass(&principal, &asked, &snapshot).inspect_err(|error| {
             tracing::warn!(target: "audit", %principal, to = %asked.to, %error, "circuits refused");
         })?;
@@ -325,12 +325,12 @@ impl Site {
     }
 
     fn spawn_circuit(self: &Arc<Self>, leave: Arc<Leave>, early: Early) {
-        let site = self.clone();
+        let relay = self.clone();
         let work = move || {
             let Early { sock, received, place, .. } = early;
             drop(place);
-            if let Err(error) = site.pass_on(&leave, sock, &received) {
-                let error = of_here(error, site.name().as_str());
+            if let Err(error) = relay.pass_on(&leave, sock, &received) {
+                let error = of_here(error, relay.context.name().as_str());
                 tracing::info!(to = %leave.asked.to, principal = %leave.principal, %error, "a circuit failed");
                 let _ = leave.link.send(&Control::Reply { id: leave.asked.id, reply: Err(error) });
             }
@@ -346,7 +346,7 @@ impl Site {
     /// # Errors
     /// Those of the connection; a later end of the circuit is no failure of this PoP.
     fn pass_on(&self, leave: &Arc<Leave>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
         let (far, reach) = self.onward(leave, &snapshot)?;
         let (near, far) = (Arc::new(near), Arc::new(far));

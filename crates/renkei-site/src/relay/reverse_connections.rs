@@ -1,8 +1,8 @@
 //! Reverse connections (lines): sessions that PoPs without a reachable port and agents keep to this one, and those that
 //! this one keeps to others.
 
+use super::Relay;
 use super::agents::{check_agent, may_stay};
-use crate::Site;
 use crate::access::Proof;
 use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
@@ -111,7 +111,7 @@ impl ReverseConnections {
     }
 }
 
-impl Site {
+impl Relay {
     /// A dialler with the credential of this PoP, which knows the lines to it.
     pub(crate) fn dialler(&self, snapshot: &Snapshot) -> Result<Dialler, Error> {
         self.dialler_with(snapshot, &snapshot.credential)
@@ -144,8 +144,8 @@ impl Site {
     pub fn take_line(&self, proof: &Proof, link: &Arc<ControlSender>) -> Result<Registration<'_>, Error> {
         let keeper = &proof.principal;
         match keeper {
-            Principal::Host(site) if *site != self.name() => {}
-            Principal::Agent { site, .. } if *site == self.name() => self.check_alone(proof)?,
+            Principal::Host(site) if *site != self.context.name() => {}
+            Principal::Agent { site, .. } if *site == self.context.name() => self.check_alone(proof)?,
             other => {
                 let cause = "only the PoP of another site and agents of this one keep a line to it";
                 return Err(Error::new(Code::NotAllowed, "keep line", other, cause));
@@ -156,7 +156,7 @@ impl Site {
     }
 
     fn check_alone(&self, proof: &Proof) -> Result<(), Error> {
-        check_agent(proof, &self.snapshot())?;
+        check_agent(proof, &self.context.snapshot())?;
         match self.held.has_rival(proof) {
             false => Ok(()),
             true => {
@@ -173,7 +173,7 @@ impl Site {
 
     /// Opens a line to the PoP of `hub`.
     pub fn open_line(&self, hub: &SiteName) -> Result<KeptLine, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let mut ways = self.ways(&snapshot);
         // A line is always dialled directly, whatever the routing rules for the site.
         ways.rules.remove(hub);

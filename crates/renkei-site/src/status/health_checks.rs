@@ -299,8 +299,8 @@ fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Lines that this PoP keeps to others.
 fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    site.own_lines.up().iter().for_each(|hub| site.conditions.forget_before("line", hub.as_str()));
-    let down = site.own_lines.down(&snapshot.config.reverse).into_iter();
+    site.relay.own_lines.up().iter().for_each(|hub| site.conditions.forget_before("line", hub.as_str()));
+    let down = site.relay.own_lines.down(&snapshot.config.reverse).into_iter();
     let finding = |(hub, error): (SiteName, Option<Error>)| {
         let words = format!("the line to {hub} is down, so others do not reach this PoP over it");
         let silent = || Error::new(Code::PeerDown, "keep line", &hub, "no answer yet");
@@ -318,13 +318,13 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     site.probe_idle(snapshot);
     let mut failed = site.unreached(snapshot);
     let is_reached =
-        |partner: &&SiteName| site.memory.reached(partner).is_some() && !failed.contains_key(*partner);
+        |partner: &&SiteName| site.relay.memory.reached(partner).is_some() && !failed.contains_key(*partner);
     for partner in snapshot.trust.list().map(|card| &card.site).filter(is_reached) {
         site.conditions.forget_before("partner", partner.as_str());
     }
     if site.context.started().elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {
-            let has_line = site.reverse_registry.has_line(&Principal::Host(other.site.clone()));
+            let has_line = site.relay.reverse_registry.has_line(&Principal::Host(other.site.clone()));
             let only_by_line = other.endpoints.is_empty() && other.via.len() == 1;
             if only_by_line && !has_line {
                 let error = Error::new(Code::NoLine, "connect", &other.site, "");

@@ -5,10 +5,10 @@
 
 use super::conditions::Condition;
 use super::console::Visitor;
-use super::workers::Worker;
 use crate::Site;
 use crate::queue::drop_folders::{RuleState, label};
 use crate::volume::admin::manages;
+use crate::workers::Worker;
 use renkei_config::Rule;
 use renkei_core::error::Error;
 use renkei_core::identity::{Principal, Rule as MapRule, Verdict};
@@ -186,8 +186,8 @@ impl Site {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.caller().user().map(|access| access.principal.site().clone());
-        let (conditions, unreached) = (self.conditions(), self.memory.unreached());
-        let lines = self.line_status(|_| true);
+        let (conditions, unreached) = (self.conditions(), self.relay.memory.unreached());
+        let lines = self.relay.line_status(|_| true);
         let reach = |site: &SiteName| {
             let found = conditions
                 .iter()
@@ -196,7 +196,7 @@ impl Site {
                 _ if *site == snapshot.site => Reach::Own,
                 (_, Some(line)) => Reach::Line(line.clone()),
                 (Some(last), None) => Reach::Unreached(last.error.clone(), found.cloned()),
-                (None, None) => self.memory.reached(site).map_or(Reach::NotTried, Reach::Reached),
+                (None, None) => self.relay.memory.reached(site).map_or(Reach::NotTried, Reach::Reached),
             }
         };
         let seen = snapshot.trust.list().filter(|card| knows_all || own.as_ref() == Some(&card.site));

@@ -11,4 +11,3 @@ pub mod inventory;
 pub mod periodic_checks;
 pub mod transfer_list;
 pub mod view;
-pub mod workers;

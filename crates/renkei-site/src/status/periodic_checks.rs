@@ -15,16 +15,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the threads of the checks, which run as long as the PoP lives.
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
-    spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
-    spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
-    spawn_every(site, "web", LOOK_EVERY, |site| {
+    site.context.spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
+    site.context.spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
+    site.context.spawn_every(site, "web", LOOK_EVERY, |site| {
         let now = site.last_snapshot();
         now.web.look(&now.config.web);
         site.context.workers.note("web", now.web.trouble());
     })?;
-    spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
+    site.context.spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
     crate::volume::home::log_truncation::spawn_trimming(site)?;
-    spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
+    site.context.spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
 }
 
 impl Site {
@@ -84,26 +84,4 @@ fn was_exchanged(storage: &str) -> Error {
     let cause =
         "the directory was replaced while the transfer ran; run the same command to continue in the new one";
     Error::new(Code::StorageChanged, "work in storage", storage, cause)
-}
-
-/// Starts a thread that repeats some work with a pause, as long as the PoP lives.
-pub(crate) fn spawn_every(
-    site: &Arc<Site>,
-    name: &str,
-    pause: Duration,
-    work: impl Fn(&Site) + Send + 'static,
-) -> Result<(), Error> {
-    site.context.workers.note_period(name, pause);
-    let (site, own) = (Arc::downgrade(site), name.to_owned());
-    let repeat = move || {
-        while let Some(site) = site.upgrade() {
-            let turn = site.context.workers.begin(&own);
-            work(&site);
-            drop(turn);
-            drop(site);
-            std::thread::sleep(pause);
-        }
-    };
-    let thread = std::thread::Builder::new().name(name.into()).spawn(repeat);
-    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
 }

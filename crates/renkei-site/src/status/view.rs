@@ -105,8 +105,8 @@ impl Site {
         let snapshot = self.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.caller().user().map(|access| access.principal.site());
-        let (running, lines) = (self.runs(visitor), self.line_status(|_| true));
-        let unreached = self.memory.unreached();
+        let (running, lines) = (self.runs(visitor), self.relay.line_status(|_| true));
+        let unreached = self.relay.memory.unreached();
         let cards = snapshot.trust.list().filter(|card| card.site != snapshot.site);
         let seen = cards.filter(|card| knows_all || own == Some(&card.site));
         let neighbour = |card: &renkei_net::identity::trust::card::SiteCard| Neighbour {

@@ -107,7 +107,7 @@ impl Site {
             if root.trouble().is_none() && self.rooms.begin(&key, Instant::now()) {
                 self.look_at(&key, root.clone(), access.cloned());
             }
-            let has_line = || self.reverse_registry.has_line(&snapshot.agent(name));
+            let has_line = || self.relay.reverse_registry.has_line(&snapshot.agent(name));
             let agent = snapshot.agent_of(name).map(|_| has_line());
             self.rooms.room(&key, root, agent, access.is_none())
         };

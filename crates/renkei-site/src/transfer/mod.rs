@@ -247,7 +247,7 @@ impl Site {
         access.open_base(&open)?;
         let (principal, transfer) = (&access.principal, access.proof.transfer());
         tracing::info!(target: "audit", %principal, transfer, %peer, to = %open.to, "granted");
-        self.grants.give(access.clone(), open, peer, self.grant_mark().as_ref())
+        self.grants.give(access.clone(), open, peer, self.relay.grant_mark().as_ref())
     }
 
     /// Redeems a grant that a host presents.
@@ -256,7 +256,7 @@ impl Site {
             // The user is authorised again: the map may have changed since the grant.
             Principal::Host(site) | Principal::Agent { site, .. } => {
                 let redeemed = self.grants.redeem(grant, site);
-                let (access, open) = redeemed.map_err(|error| self.of_agent(grant).unwrap_or(error))?;
+                let (access, open) = redeemed.map_err(|error| self.relay.of_agent(grant).unwrap_or(error))?;
                 let access = Access { via: Some(peer.clone()), ..self.authorise(&access.proof)? };
                 access.judge_again(&access.snapshot)?;
                 Ok((access, open))

@@ -193,7 +193,7 @@ impl Site {
         (watch, stop): (&Watch, &Stop),
     ) -> Result<Summary, Error> {
         let snapshot = self.snapshot();
-        let dialler = self.dialler(&snapshot)?;
+        let dialler = self.relay.dialler(&snapshot)?;
         let found = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
         let (mut kept, opened) = match found {
             Some(kept) => kept,

@@ -1,7 +1,8 @@
 //! Secrets that associate connections: tickets for data streams of a session, grants for pushes by other sites.
 
 use super::{STREAM_BYTES, Stop};
-use crate::access::Access;
+use crate::access::{Access, one_share};
+use crate::relay::agents::{Mark, put_mark};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -24,32 +25,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
 /// Maximum outstanding grants.
 const MAX_GRANTS: usize = 4096;
-
-/// The suffix of a ticket by which a PoP recognises grants that an agent of its site gave, which it has not itself.
-pub type Mark = [u8; 8];
-/// Offset of the mark; the bytes before it are secret, and enough of them.
-const MARK_AT: usize = size_of::<Ticket>() - size_of::<Mark>();
-
-/// The mark of the grants of a storage's agent; it is no secret.
-pub fn mark_of(storage: &str) -> Mark {
-    let hash = blake3::derive_key("renkei 2026 grants of an agent", storage.as_bytes());
-    *hash.first_chunk().expect("32 bytes")
-}
-
-/// Whether a ticket ends with a mark.
-pub fn has_mark(ticket: &Ticket, mark: &Mark) -> bool {
-    ticket[MARK_AT..] == *mark
-}
-
-/// The share of one principal in a resource with `limit` units.
-pub fn one_share(limit: usize) -> usize {
-    (limit / 2).max(1)
-}
-
-/// The share of all principals of another site together: a trusted site may name any number of users.
-pub fn site_share(limit: usize) -> usize {
-    (limit - limit / 4).max(1)
-}
 
 /// Generates a random ticket.
 pub fn random_ticket() -> Result<Ticket, Error> {
@@ -241,7 +216,7 @@ impl Grants {
     ) -> Result<Ticket, Error> {
         let mut ticket = random_ticket()?;
         if let Some(mark) = mark {
-            ticket[MARK_AT..].copy_from_slice(mark);
+            put_mark(&mut ticket, mark);
         }
         let mut grants = self.0.lock().expect("no thread panics while it holds the lock");
         let now = Instant::now();

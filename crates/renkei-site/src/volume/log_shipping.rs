@@ -365,7 +365,7 @@ impl Site {
         if let Some(storage) = snapshot.config.storage.get(&wanted.storage) {
             refuse_taken(&storage.path.join(name), &snapshot.config, self.home())?;
         }
-        let mut session = self.dialler(&snapshot)?.connect(&wanted.home)?;
+        let mut session = self.relay.dialler(&snapshot)?.connect(&wanted.home)?;
         let VolumeReply::Followed { volume, .. } = ask(&mut session, AboutVolume::Follow(name.clone()))?
         else {
             return Err(violation("follow", "another answer"));

@@ -82,7 +82,7 @@ impl Site {
         facts: &VolumeConfig,
         tree: &VolumeTree,
     ) -> Result<(Session, Option<(Incarnation, Descent)>), Error> {
-        let connect = || self.dialler(&self.snapshot())?.connect(&facts.home);
+        let connect = || self.relay.dialler(&self.snapshot())?.connect(&facts.home);
         let mut session = connect()?;
         let own = claim(tree)?;
         match ask_lineage(&mut session, facts, &own) {

@@ -77,7 +77,7 @@ impl Confirmed {
 
 /// Starts the truncation thread, which runs as long as the site exists.
 pub(crate) fn spawn_trimming(site: &Arc<Site>) -> Result<(), Error> {
-    crate::status::periodic_checks::spawn_every(site, "logs", LOOK_EVERY, |site| {
+    site.context.spawn_every(site, "logs", LOOK_EVERY, |site| {
         let snapshot = site.last_snapshot();
         for (name, facts) in snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts)) {
             let trimmed = snapshot.volume_tree(facts.id).and_then(|tree| site.trim(name, facts, &tree));

@@ -131,7 +131,7 @@ impl Site {
         volume: VolumeId,
         files: &[Found],
     ) -> Result<HashSet<RelPath>, Error> {
-        let mut session = self.dialler(&self.snapshot())?.connect(site)?;
+        let mut session = self.relay.dialler(&self.snapshot())?.connect(site)?;
         let mut not_held = HashSet::new();
         for Found { path, .. } in files {
             match ask(&mut session, AboutVolume::Held { volume, path: path.clone() })? {

@@ -69,7 +69,7 @@ impl Site {
         if versions.is_empty() {
             return Ok(missing);
         }
-        let mut session = self.dialler(&self.snapshot())?.connect(&copy.facts.home)?;
+        let mut session = self.relay.dialler(&self.snapshot())?.connect(&copy.facts.home)?;
         for versions in versions.chunks(MOST_VERSIONS) {
             let about = AboutVolume::Kept { volume: copy.facts.id, versions: versions.to_vec() };
             let kept = match ask(&mut session, about)? {

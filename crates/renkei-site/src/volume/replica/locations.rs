@@ -53,7 +53,7 @@ impl Site {
     /// The other holders of files, as the home reports; empty if it is unreachable.
     fn other_holders(&self, facts: &VolumeConfig, path: &RelPath) -> Holders {
         let asked = || {
-            let mut session = self.dialler(&self.snapshot())?.connect(&facts.home)?;
+            let mut session = self.relay.dialler(&self.snapshot())?.connect(&facts.home)?;
             match ask(&mut session, AboutVolume::Holders { volume: facts.id, path: path.clone() })? {
                 VolumeReply::Holders(holders) => Ok(holders),
                 other => Err(violation("holders", format_args!("{other:?}"))),
@@ -100,7 +100,7 @@ impl Site {
 
     fn ask_holder(&self, follower: &SiteName, about: AboutVolume) -> Result<Tally, Error> {
         let asked = || {
-            let mut session = self.dialler(&self.snapshot())?.connect(follower)?;
+            let mut session = self.relay.dialler(&self.snapshot())?.connect(follower)?;
             match ask(&mut session, about)? {
                 VolumeReply::Tally(tally) => Ok(tally),
                 other => Err(violation("held", format_args!("{other:?}"))),

@@ -201,7 +201,7 @@ impl Site {
         if versions.is_empty() {
             return Ok(());
         }
-        let mut session = self.dialler(&self.snapshot())?.connect(from)?;
+        let mut session = self.relay.dialler(&self.snapshot())?.connect(from)?;
         for (paths, versions) in paths.chunks(BATCH_ENTRIES).zip(versions.chunks(BATCH_ENTRIES)) {
             let about = AboutVolume::Digests { volume: copy.facts.id, versions: versions.to_vec() };
             let noted = match ask(&mut session, about)? {
@@ -217,7 +217,7 @@ impl Site {
     /// Whether another follower holds any file at a path and below it.
     fn holds_any(&self, copy: &Copy, from: &SiteName, path: &RelPath, tried: &mut Tried) -> bool {
         let held = || {
-            let mut session = self.dialler(&self.snapshot())?.connect(from)?;
+            let mut session = self.relay.dialler(&self.snapshot())?.connect(from)?;
             let about = AboutVolume::Held { volume: copy.facts.id, path: path.clone() };
             match ask(&mut session, about)? {
                 VolumeReply::Tally(tally) => Ok(tally.files > 0),
@@ -283,7 +283,7 @@ impl Site {
         let journal = self.open_journal(access, account, &open, job, &*unlimited())?;
         let plain = OpenSend::plain(open.transfer, sources);
         let send = OpenSend { recursive: pull.recursive, offers: true, max_streams: MAX_STREAMS, ..plain };
-        let dialler = self.dialler(&self.snapshot())?;
+        let dialler = self.relay.dialler(&self.snapshot())?;
         let mut session = dialler.connect(pull.from)?;
         let opened = session.ask_open(Request::OpenSend(send))?;
         let streams = dialler.join(&mut session, &opened)?;

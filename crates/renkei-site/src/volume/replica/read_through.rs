@@ -76,7 +76,7 @@ impl ReadThrough {
             return Err(error);
         }
         let site = self.site()?;
-        let dialler = site.dialler(&site.last_snapshot())?;
+        let dialler = site.relay.dialler(&site.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
         let far = RemoteDir { dialler, site: at.clone(), place, write: false };
         // The wanted version is known here; the opener has caught up.

@@ -7,7 +7,7 @@ use renkei_config::home::file_error;
 use renkei_config::telemetry;
 use renkei_config::{DEFAULT_PORT, Log, is_endpoint};
 use renkei_core::error::{Code, Error};
-use renkei_site::relay::agent_client::{Export, Wish};
+use renkei_site::agent::{Export, Wish};
 use std::path::{Path, PathBuf};
 
 /// Serve a folder of this machine as a storage of your site, from inside a private network

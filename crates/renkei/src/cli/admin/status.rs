@@ -16,7 +16,7 @@ use renkei_core::wire::message::{
 };
 use renkei_net::identity::socket;
 use renkei_site::status::conditions::Condition;
-use renkei_site::status::workers::Worker;
+use renkei_site::workers::Worker;
 use serde::Serialize;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
