@@ -1,10 +1,10 @@
 //! Access of one principal: the account it maps to, and the storages as that account sees them.
 
 use super::evidence::Evidence;
+use super::peer::Peer;
 use super::snapshot::Snapshot;
 use super::storage::root::Root;
-use super::transfer::connection_pool::PooledPeer;
-use super::volume::access::{entered, granted};
+use super::volume_access::{entered, granted};
 use renkei_config::nearest;
 use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
@@ -63,14 +63,6 @@ impl<'a> Caller<'a> {
     pub fn is_administrator(self) -> bool {
         self.user().is_none()
     }
-}
-
-/// The peer of a session, and the pool entry for its data streams between transfers.
-#[derive(Clone)]
-pub struct Peer {
-    /// The proof of its identity.
-    pub proof: Proof,
-    pub(super) parked: Option<Arc<PooledPeer>>,
 }
 
 /// A principal with its account, and the configuration that authorised it.

@@ -15,6 +15,7 @@ pub mod context;
 pub mod evidence;
 pub mod files;
 pub mod partners;
+pub mod peer;
 pub mod queue;
 pub mod relay;
 pub mod scope;
@@ -23,12 +24,15 @@ pub mod status;
 pub mod storage;
 pub mod transfer;
 pub mod volume;
+mod volume_access;
+mod volume_content;
 pub mod workers;
 
 pub use context::{Context, Counters};
 
-use access::{Access, Caller, Peer, Proof};
+use access::{Access, Caller, Proof};
 use evidence::Evidence;
+use peer::Peer;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
@@ -40,11 +44,12 @@ use renkei_store::locks::LockTable;
 use snapshot::Snapshot;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 use transfer::active::Transfers;
 use transfer::connection_pool::{InboundPool, OutboundPool};
 use transfer::tickets::{Grants, Tickets};
+use volume::replica::read_through::ReadThrough;
 use volume::site_leases::forget_writers;
 
 /// A running PoP.
@@ -56,7 +61,7 @@ pub struct Site {
     pub tickets: Tickets,
     pub(crate) grants: Grants,
     pub(crate) dialled: transfer::push::Dialled,
-    pub(crate) transfers: Transfers,
+    pub(crate) transfers: Arc<Transfers>,
     pub(crate) kept_sessions: OutboundPool,
     pub(crate) parking: InboundPool,
     pub(crate) arrivals: queue::drop_folders::Arrivals,
@@ -67,6 +72,7 @@ pub struct Site {
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) relay: Arc<relay::Relay>,
+    pub(crate) read_through: Arc<ReadThrough>,
     console: status::console::Console,
     rooms: storage::free_space::FreeSpace,
     pub(crate) following: volume::log_shipping::Following,
@@ -88,14 +94,18 @@ impl Site {
     /// Opens the PoP in `home` with `config`.
     pub fn open(home: Home, config: Config) -> Result<Arc<Self>, Error> {
         let snapshot = Snapshot::load(&home, config)?;
-        let fetching = snapshot.fetching.clone();
+        let remote = snapshot.remote.clone();
         let context = Arc::new(Context::new(home, snapshot));
+        let relay = Arc::new(relay::Relay::new(&context));
+        let transfers: Arc<Transfers> = Arc::default();
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
             dialled: transfer::push::Dialled::default(),
-            transfers: Transfers::default(),
+            read_through: Arc::new(ReadThrough::new(&context, &relay, &transfers)),
+            relay,
+            transfers,
             kept_sessions: OutboundPool::default(),
             parking: InboundPool::default(),
             arrivals: queue::drop_folders::Arrivals::default(),
@@ -105,7 +115,6 @@ impl Site {
             untold: Mutex::default(),
             queue: Arc::default(),
             locks: Arc::default(),
-            relay: Arc::new(relay::Relay::new(&context)),
             console: status::console::Console::default(),
             rooms: storage::free_space::FreeSpace::default(),
             following: volume::log_shipping::Following::default(),
@@ -122,7 +131,8 @@ impl Site {
             giving_up: queue::cancel_cleanup::CancelCleanup::default(),
             context,
         });
-        fetching.belongs_to(&site);
+        let weak: Weak<Site> = Arc::downgrade(&site);
+        remote.fill(weak);
         Ok(site)
     }
 

@@ -6,8 +6,7 @@
 use super::buffer::Buffer;
 use super::storage::identity as storage_identity;
 use super::storage::root::Root;
-use super::volume::home::backfill::{AsAccount, Distant};
-use super::volume::replica::read_through::{Contents, HeldOnly, ReadThrough};
+use super::volume_content::{AsAccount, Contents, Distant, HeldOnly, RemoteSlot};
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_config::Config;
 use renkei_config::home::{Home, read_text};
@@ -49,7 +48,7 @@ struct Slot {
 struct Shared {
     buffer: Arc<Slot>,
     open_volumes: Arc<Volumes>,
-    fetching: Arc<ReadThrough>,
+    remote: Arc<RemoteSlot>,
     web: Arc<WebCertificate>,
 }
 
@@ -115,7 +114,7 @@ pub struct Snapshot {
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
     open_volumes: Arc<Volumes>,
-    pub(super) fetching: Arc<ReadThrough>,
+    pub(super) remote: Arc<RemoteSlot>,
     buffer: Arc<Slot>,
     /// Texts for agents, by the account that they serve; made on the first request.
     pub(super) texts: Mutex<BTreeMap<String, Arc<super::relay::agents::Texts>>>,
@@ -129,7 +128,7 @@ impl Snapshot {
         let shared = Shared {
             buffer: Arc::new(slot),
             open_volumes: Arc::new(Volumes::new(home, &config.catalogue)),
-            fetching: Arc::default(),
+            remote: Arc::default(),
             web: Arc::default(),
         };
         shared.web.look(&config.web);
@@ -159,13 +158,13 @@ impl Snapshot {
         let mut volumes = volume_config::load(home)?;
         // If both were created by hand, the storage takes precedence.
         volumes.retain(|name, _| !config.storage.contains_key(name));
-        let Shared { buffer, open_volumes, fetching, web } = shared;
+        let Shared { buffer, open_volumes, remote, web } = shared;
         let mut trust = Trust::load(home)?;
         trust.announce(&listening.announced);
         Ok(Snapshot {
             volumes,
             open_volumes,
-            fetching,
+            remote,
             renkei_tls: server_config_with(&credential, former.as_ref())?,
             former_credential: former.map(|(_, credential)| credential),
             http_tls: http_config(&credential, &web)?,
@@ -194,7 +193,7 @@ impl Snapshot {
         let shared = Shared {
             buffer: self.buffer.clone(),
             open_volumes: self.open_volumes.clone(),
-            fetching: self.fetching.clone(),
+            remote: self.remote.clone(),
             web: self.web.clone(),
         };
         let fresh = Self::load_after(home, config, listening, &self.storages, shared, mark)?;
@@ -425,8 +424,8 @@ impl Snapshot {
 
     /// A volume of this site as a store that reads remote content through from other sites.
     pub(super) fn volume_store(&self, name: &str, volume: Arc<Volume>) -> Result<Arc<dyn Store>, Error> {
-        let (fetching, tree) = (self.fetching.clone(), volume.tree().clone());
-        let elsewhere = Arc::new(Distant { fetching, name: name.into(), tree });
+        let (remote, tree) = (self.remote.clone(), volume.tree().clone());
+        let elsewhere = Arc::new(Distant { remote, name: name.into(), tree });
         Ok(Arc::new(VolumeStore::with_elsewhere(volume, elsewhere)))
     }
 
@@ -474,7 +473,7 @@ impl Snapshot {
         };
         Ok(Contents {
             id: facts.id,
-            fetching: self.fetching.clone(),
+            remote: self.remote.clone(),
             name: name.into(),
             home: facts.home.clone(),
             tree: self.volume_tree(facts.id)?,

@@ -123,7 +123,7 @@ impl Site {
     ) -> Result<Arc<dyn Locker>, Error> {
         let snapshot = &access.snapshot;
         Ok(match snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
-            Some(facts) => Arc::new(RemoteLocks::new(snapshot.fetching.clone(), name, &facts.home)?),
+            Some(facts) => Arc::new(RemoteLocks::new(snapshot.remote.clone(), name, &facts.home)?),
             None => Arc::new(self.locks.begin((access.principal.to_string(), client))),
         })
     }

@@ -4,7 +4,7 @@
 //! The home sees all mounts here as one client with many owners. The locks of a mount are released when its session
 //! here ends, and count as lost when the home lost this site for too long.
 
-use crate::volume::replica::read_through::ReadThrough;
+use crate::volume_content::RemoteContent;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::lease::locks::{Hold, Span};
 use renkei_core::path::{RelPath, SiteName};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The locks of one session.
 pub(crate) struct RemoteLocks {
-    fetching: Arc<ReadThrough>,
+    remote: Arc<dyn RemoteContent>,
     name: String,
     home: SiteName,
     /// Distinguishes its owners from those of other sessions.
@@ -38,10 +38,10 @@ struct Held {
 }
 
 impl RemoteLocks {
-    pub(crate) fn new(fetching: Arc<ReadThrough>, name: &str, home: &SiteName) -> Result<Self, Error> {
+    pub(crate) fn new(remote: Arc<dyn RemoteContent>, name: &str, home: &SiteName) -> Result<Self, Error> {
         let id = fresh_id()?;
         let number = u64::from_be_bytes(*id.first_chunk().expect("16 bytes are more than 8"));
-        Ok(RemoteLocks { fetching, name: name.into(), home: home.clone(), number, held: Mutex::default() })
+        Ok(RemoteLocks { remote, name: name.into(), home: home.clone(), number, held: Mutex::default() })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -53,10 +53,9 @@ impl RemoteLocks {
         let known = self.held().files.clone();
         let files = match known {
             Some(files) => files,
-            None => self
-                .fetching
-                .session(&self.name, &self.home)
-                .map_err(|error| self.away(path, &error.cause))?,
+            None => {
+                self.remote.session(&self.name, &self.home).map_err(|error| self.away(path, &error.cause))?
+            }
         };
         if files.is_lost() {
             return Err(self.away(path, "the connection is lost"));

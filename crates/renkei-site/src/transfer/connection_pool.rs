@@ -6,6 +6,7 @@
 //! dropped when transfers need their memory.
 
 use crate::access::Proof;
+use crate::peer::{IDLE, PooledPeer};
 use crate::snapshot::Snapshot;
 use renkei_core::identity::Principal;
 use renkei_core::link::controller::Controller;
@@ -20,8 +21,6 @@ use renkei_net::tls::TlsStream;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Idle timeout of a pooled connection.
-const IDLE: Duration = Duration::from_secs(60);
 /// The sending side stops using it this much earlier, so that both sides never disagree.
 const MARGIN: Duration = Duration::from_secs(5);
 /// A host that acknowledges nothing for this long counts as dead.
@@ -115,40 +114,6 @@ impl OutboundPool {
     /// Closes all connections.
     pub(crate) fn close(&self) {
         lock(&self.0).clear();
-    }
-}
-
-/// The data streams of another PoP's session, at the receiving side.
-pub struct PooledPeer {
-    proof: Proof,
-    link: Arc<ControlSender>,
-    held: Mutex<Option<(Vec<TlsStream>, Instant)>>,
-}
-
-impl PooledPeer {
-    /// Takes the streams for the next transfer.
-    pub(crate) fn take(&self) -> Option<Vec<TlsStream>> {
-        lock(&self.held).take().map(|(streams, _)| streams)
-    }
-
-    fn since(&self) -> Option<Instant> {
-        lock(&self.held).as_ref().map(|(_, since)| *since)
-    }
-
-    fn count(&self) -> usize {
-        lock(&self.held).as_ref().map_or(0, |(streams, _)| streams.len())
-    }
-
-    /// Closes the session, if it has streams and no transfer.
-    fn close(&self) {
-        if self.take().is_some() {
-            self.link.shutdown();
-        }
-    }
-
-    fn is_good(&self, now: &Snapshot) -> bool {
-        let young = self.since().is_none_or(|since| since.elapsed() < IDLE);
-        young && verify_peer(self.proof.chain(), &now.trust, SystemTime::now()).is_ok()
     }
 }
 

@@ -12,7 +12,8 @@ pub mod push;
 pub mod tickets;
 pub mod unfinished;
 
-use super::access::{Access, Peer};
+use super::access::Access;
+use super::peer::Peer;
 use super::snapshot::Snapshot;
 use super::transfer::active::{Judged, Running};
 use super::transfer::history::Trace;

@@ -121,7 +121,7 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
                     here.hold_what_shall_be(name, &facts.id);
                 }
             }
-            snapshot.fetching.close_idle();
+            here.read_through.close_idle();
             drop(turn);
             drop((here, snapshot));
             std::thread::sleep(TICK);
@@ -257,7 +257,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
             return Err(violation("log", "no records, though it says that there are more"));
         }
         *heard = true;
-        site.note_asked(&facts.home, None);
+        site.read_through.note_asked(&facts.home, None);
         site.following.change(&facts.id, |standing| {
             (standing.last, standing.heard, standing.trouble) = (last, Some(Instant::now()), None);
         });
@@ -424,7 +424,7 @@ impl Site {
         match about {
             AboutVolume::Follow(name) => self.enlist_follower(proof, &name),
             AboutVolume::Log { volume, after, patience_ms } => {
-                self.note_asked(proof.principal.site(), None);
+                self.read_through.note_asked(proof.principal.site(), None);
                 self.collect_from(volume, proof.principal.site());
                 // A long poll confirms all records before it; pipelined requests do not.
                 if patience_ms > 0

@@ -33,6 +33,17 @@ pub fn names_of(tree: &VolumeTree, origins: &BTreeSet<Origin>) -> Result<Vec<Sit
     Ok(named.map(|(site, _)| site).collect())
 }
 
+/// The site with an origin number.
+///
+/// # Errors
+/// `SourceChanged` if no follower has it.
+pub fn site_of(tree: &VolumeTree, origin: Origin) -> Result<SiteName, Error> {
+    let known = followers(tree)?.into_iter().find(|(_, number)| *number == origin);
+    let nobody =
+        || Error::new(Code::SourceChanged, "fetch", origin.0, "the site that wrote it does not follow");
+    known.map(|(site, _)| site).ok_or_else(nobody)
+}
+
 /// The origin of a follower.
 ///
 /// # Errors

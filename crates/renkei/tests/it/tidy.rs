@@ -34,7 +34,7 @@ const CIRCLES_OF_FOLDERS: &[(&str, usize)] = &[
     ("renkei-core", 4),
     ("renkei-mover", 2),
     ("renkei-net", 3),
-    ("renkei-site", 12),
+    ("renkei-site", 4),
     ("renkei-volume", 4),
     ("renkei", 6),
 ];

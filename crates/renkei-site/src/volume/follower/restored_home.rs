@@ -8,7 +8,7 @@ use super::bootstrap::take_another;
 use crate::Site;
 use crate::snapshot::Snapshot;
 use crate::volume::log_shipping::{ask, is_followed};
-use crate::volume::replica::read_through::Contents;
+use crate::volume_content::Contents;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;

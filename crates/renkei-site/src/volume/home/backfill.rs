@@ -12,8 +12,6 @@ use crate::files::checksum;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
 use crate::volume::replica::pull::Pull;
-use crate::volume::replica::read_through::ReadThrough;
-use crate::volume::replica::source_selection::Wish;
 use renkei_catalogue::{AwayAt, OWN, VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
@@ -22,12 +20,10 @@ use renkei_core::wire::message::{Algorithm, Source};
 use renkei_mover::Stop;
 use renkei_net::identity::account::Account;
 use renkei_store::tree::{dir_of, remove_tree};
-use renkei_store::{Detail, Dir, ReadFile, Store};
-use renkei_volume::home::follower_registry::followers;
+use renkei_store::{Detail, Dir, Store};
+use renkei_volume::home::follower_registry::site_of;
 use renkei_volume::volume_config::unknown;
-use renkei_volume::{
-    Arrived, AwayFound, Elsewhere, Hands, INCOMING, OnlyAt, Volume, VolumeConfig, Wanted, writer,
-};
+use renkei_volume::{Arrived, AwayFound, INCOMING, OnlyAt, Volume, VolumeConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -119,45 +115,6 @@ impl Backfill {
     }
 }
 
-/// Runs work as the account of that name.
-pub(crate) struct AsAccount(pub(crate) String);
-
-impl Hands for AsAccount {
-    fn uid(&self) -> Result<u32, Error> {
-        Ok(Account::lookup(&self.0)?.uid)
-    }
-
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
-        Account::lookup_to_lend(&self.0)?.spawn("volume", work)?.join().expect("a panic aborts the process");
-        Ok(())
-    }
-}
-
-/// Remote content of a volume of this site.
-pub(crate) struct Distant {
-    pub(crate) fetching: Arc<ReadThrough>,
-    pub(crate) name: String,
-    pub(crate) tree: Arc<VolumeTree>,
-}
-
-impl Elsewhere for Distant {
-    fn open(&self, wanted: &Wanted<'_>) -> Result<Box<dyn ReadFile>, Error> {
-        let wrote = site_of(&self.tree, writer(wanted.content)).ok();
-        let sites =
-            self.fetching.site()?.holders_in_order(&self.name, &self.tree, wrote.as_ref(), wanted.path)?;
-        let wish = Wish { name: &self.name, path: wanted.path, stamp: wanted.stamp };
-        self.fetching.open_at_any(&wish, wrote.as_ref(), sites)
-    }
-}
-
-/// The site with an origin number.
-pub(crate) fn site_of(tree: &VolumeTree, origin: Origin) -> Result<SiteName, Error> {
-    let known = followers(tree)?.into_iter().find(|(_, number)| *number == origin);
-    let nobody =
-        || Error::new(Code::SourceChanged, "fetch", origin.0, "the site that wrote it does not follow");
-    known.map(|(site, _)| site).ok_or_else(nobody)
-}
-
 impl Site {
     /// The sites that may have content that the home lacks, the writer first.
     pub(crate) fn holders_in_order(
@@ -169,7 +126,7 @@ impl Site {
     ) -> Result<Vec<SiteName>, Error> {
         let snapshot = self.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
-        Ok(self.sources(wrote, &self.fellows(facts, tree, None)?, path))
+        Ok(self.read_through.sources(wrote, &self.fellows(facts, tree, None)?, path))
     }
 
     /// Starts the backfill of a volume of this site; one of its followers was just heard from.
@@ -248,7 +205,7 @@ fn bring_from_any(
         }
         let wanted = left.len();
         let brought = bring(site, name, facts, volume, &from, &mut left);
-        site.note_asked(&from, brought.as_ref().err());
+        site.read_through.note_asked(&from, brought.as_ref().err());
         let asked = match &brought {
             _ if left.len() < wanted && brought.is_ok() => Asked::Gave,
             // The writer has the content, or a newer version whose record arrives soon.

@@ -5,7 +5,7 @@
 //! other remote content is (`backfill`): beside its place, compared with the digest, then moved into its place. A
 //! file with a visible change is its owner's new version, and is not repaired.
 
-use super::backfill::{collect, site_of};
+use super::backfill::collect;
 use crate::Site;
 use crate::access::Access;
 use crate::volume::log_shipping::ask;
@@ -21,6 +21,7 @@ use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply};
 use renkei_mover::Stop;
 use renkei_store::{Detail, Store};
+use renkei_volume::home::follower_registry::site_of;
 use renkei_volume::{FileVerdict, VolumeConfig, away_content, writer};
 use std::collections::{HashMap, HashSet};
 
@@ -88,7 +89,7 @@ impl Site {
     /// The sites asked for a file that the home lacks, for display.
     fn asked_by_home(&self, name: &str, tree: &VolumeTree, found: &Found) -> Result<String, Error> {
         let wrote = site_of(tree, writer(&found.content)).ok();
-        Ok(self.told_asked(&self.holders_in_order(name, tree, wrote.as_ref(), &found.path)?))
+        Ok(self.read_through.told_asked(&self.holders_in_order(name, tree, wrote.as_ref(), &found.path)?))
     }
 
     /// The files among `away` that no site reports as held. If a site cannot be asked that is unknown: then they
@@ -112,7 +113,7 @@ impl Site {
         }
         for site in self.holders_in_order(name, tree, None, &RelPath::root())? {
             let told = self.not_held_at(&site, facts.id, &left);
-            self.note_asked(&site, told.as_ref().err());
+            self.read_through.note_asked(&site, told.as_ref().err());
             match told {
                 Ok(not_held) => left.retain(|found| not_held.contains(&found.path)),
                 Err(error) => {

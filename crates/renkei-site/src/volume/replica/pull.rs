@@ -139,7 +139,7 @@ impl Site {
     ) -> Result<(), Error> {
         let (mut tried, mut lacking, mut is_told) = (Tried::default(), lacking, false);
         let fellows = copy.contents.pending.fellows();
-        for from in self.sources(Some(&copy.facts.home), &fellows, path) {
+        for from in self.read_through.sources(Some(&copy.facts.home), &fellows, path) {
             let known = from == copy.facts.home
                 || matches!(lacking, Lacking::Files(_))
                 || fellows.iter().any(|fellow| fellow.site == from && fellow.has(path));
@@ -150,7 +150,7 @@ impl Site {
             let came = Came::of(&from);
             let pulled = self.pull(access, copy, &from, &lacking, &came, how);
             how.1.check()?;
-            self.note_asked(&from, pulled.as_ref().err());
+            self.read_through.note_asked(&from, pulled.as_ref().err());
             match pulled {
                 Err(error) => {
                     tried.note(&from, error);
@@ -225,7 +225,7 @@ impl Site {
             }
         };
         held().unwrap_or_else(|error: Error| {
-            self.note_asked(from, Some(&error));
+            self.read_through.note_asked(from, Some(&error));
             tried.note(from, error);
             false
         })

@@ -1,28 +1,28 @@
 //! Read-through: content of files of followed volumes is read from plain files here, else from a site that has it
 //! (`source_selection`).
 //!
-//! A held file is used as long as it is the version in the catalogue and the plain file is unchanged since it was
-//! checked; another one is never served. File sessions with other sites are opened by the first read, are shared by
+//! File sessions with other sites are opened by the first read, are shared by
 //! all readers of a volume, and are closed when idle.
 
-use super::source_selection::{Failing, Wish, is_of_the_way};
-use crate::Site;
+use super::source_selection::{Failing, is_of_the_way};
+use crate::relay::Relay;
+use crate::transfer::active::Transfers;
+use crate::volume_content::{RemoteContent, Wish};
+use crate::{Context, Site};
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Content, NodeId};
+use renkei_core::namespace::source::Fellow;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::Consistency;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_mover::files::workspace::{Reader, Workspace};
-use renkei_store::local::LocalStore;
-use renkei_store::{ReadFile, Space, Store};
-use renkei_volume::follower::outbox::Outbox;
-use renkei_volume::follower::view::Fetch;
+use renkei_store::{ReadFile, Space};
+use renkei_volume::home::follower_registry::site_of;
+use renkei_volume::{Wanted, writer};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Idle timeout of a session.
@@ -31,9 +31,11 @@ const IDLE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pool of file sessions with other sites for volumes.
-#[derive(Default)]
 pub(crate) struct ReadThrough {
-    site: OnceLock<Weak<Site>>,
+    pub(super) context: Arc<Context>,
+    relay: Arc<Relay>,
+    /// Running and ended transfers, which show how good the paths are.
+    pub(super) transfers: Arc<Transfers>,
     open: Mutex<HashMap<(String, SiteName), Arc<Slot>>>,
     failing: Failing,
 }
@@ -46,15 +48,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReadThrough {
-    /// Sets the site, which dials.
-    pub(crate) fn belongs_to(&self, site: &Arc<Site>) {
-        let _ = self.site.set(Arc::downgrade(site));
-    }
-
-    /// The site itself.
-    pub(crate) fn site(&self) -> Result<Arc<Site>, Error> {
-        let stopping = || Error::new(Code::PopStopping, "fetch", "volume", "");
-        self.site.get().and_then(Weak::upgrade).ok_or_else(stopping)
+    /// A pool without sessions.
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<Transfers>) -> Self {
+        ReadThrough {
+            context: context.clone(),
+            relay: relay.clone(),
+            transfers: transfers.clone(),
+            open: Mutex::default(),
+            failing: Failing::default(),
+        }
     }
 
     /// Sites whose last request failed.
@@ -75,8 +77,7 @@ impl ReadThrough {
         if let Some(error) = self.failing.since(at, began) {
             return Err(error);
         }
-        let site = self.site()?;
-        let dialler = site.relay.dialler(&site.last_snapshot())?;
+        let dialler = self.relay.dialler(&self.context.last_snapshot())?;
         let place = Place { storage: name.into(), path: RelPath::root() };
         let far = RemoteDir { dialler, site: at.clone(), place, write: false };
         // The wanted version is known here; the opener has caught up.
@@ -113,104 +114,6 @@ impl ReadThrough {
     }
 }
 
-/// The content of one followed volume.
-pub(crate) struct Contents {
-    /// The volume.
-    pub(crate) id: VolumeId,
-    /// The pool of file sessions.
-    pub(crate) fetching: Arc<ReadThrough>,
-    /// The volume's name, the same at its home.
-    pub(crate) name: String,
-    /// Its home.
-    pub(crate) home: SiteName,
-    /// The copy of its catalogue.
-    pub(crate) tree: Arc<VolumeTree>,
-    /// The outbox of this site.
-    pub(crate) pending: Arc<Outbox>,
-    /// The store of replicas, if there is one.
-    pub(crate) plain: Option<Arc<LocalStore>>,
-}
-
-impl Fetch for Contents {
-    fn open(
-        &self,
-        path: &RelPath,
-        id: NodeId,
-        content: &Content,
-        stamp: Stamp,
-    ) -> Result<Box<dyn ReadFile>, Error> {
-        if let Some(file) = self.open_held(path, id, content)? {
-            return Ok(Box::new(Named { file, stamp }));
-        }
-        self.open_far(path, stamp)
-    }
-
-    fn space(&self) -> Space {
-        let Some(site) = self.fetching.site.get().and_then(Weak::upgrade) else { return Space::default() };
-        let told = site.holding.duties(&self.id).space;
-        Space {
-            total: told.total_bytes,
-            free: told.available_bytes,
-            available: told.available_bytes,
-            files_total: told.total_files,
-            files_free: told.free_files,
-        }
-    }
-}
-
-impl Contents {
-    /// The plain file, if this version is held and the file is unmodified.
-    pub(crate) fn open_held(
-        &self,
-        path: &RelPath,
-        id: NodeId,
-        content: &Content,
-    ) -> Result<Option<Box<dyn ReadFile>>, Error> {
-        let Some(plain) = &self.plain else { return Ok(None) };
-        let Some(held) = self.pending.held(id)?.filter(|held| held.is_of(content)) else {
-            return Ok(None);
-        };
-        let Some((parent, name)) = path.split() else { return Ok(None) };
-        let opened = plain.root()?.descend(&RelPath::parse(parent)?).and_then(|dir| dir.open_read(name));
-        let good = opened.and_then(|file| Ok(held.is_as(&file.stamp()?).then_some(file)));
-        // A missing or obstructed file counts as not held.
-        Ok(good.unwrap_or_else(|error| {
-            tracing::debug!(%error, "a replica cannot be used");
-            None
-        }))
-    }
-
-    /// Opens the file at another site.
-    fn open_far(&self, path: &RelPath, stamp: Stamp) -> Result<Box<dyn ReadFile>, Error> {
-        let sites = self.fetching.site()?.sources(Some(&self.home), &self.pending.fellows(), path);
-        self.fetching.open_at_any(&Wish { name: &self.name, path, stamp }, Some(&self.home), sites)
-    }
-}
-
-/// Serves held files only.
-pub(crate) struct HeldOnly(pub(crate) Contents);
-
-impl Fetch for HeldOnly {
-    fn open(
-        &self,
-        path: &RelPath,
-        id: NodeId,
-        content: &Content,
-        stamp: Stamp,
-    ) -> Result<Box<dyn ReadFile>, Error> {
-        match self.0.open_held(path, id, content)? {
-            Some(file) => Ok(Box::new(Named { file, stamp })),
-            None => {
-                Err(Error::new(Code::SourceChanged, "open", path, "this site does not hold this version"))
-            }
-        }
-    }
-
-    fn space(&self) -> Space {
-        self.0.space()
-    }
-}
-
 impl ReadThrough {
     /// Opens a file of a volume at a site.
     pub(crate) fn open(
@@ -233,43 +136,6 @@ impl ReadThrough {
         };
         let stamp = if stamp.may_be(&expected) { expected } else { stamp };
         Ok(Box::new(FarFile { reader, stamp }))
-    }
-}
-
-/// A plain file with the stamp of the catalogue.
-struct Named {
-    file: Box<dyn ReadFile>,
-    stamp: Stamp,
-}
-
-impl ReadFile for Named {
-    fn stamp(&self) -> Result<Stamp, Error> {
-        let now = self.file.stamp()?;
-        Ok(if (now.size, now.mtime) == (self.stamp.size, self.stamp.mtime) { self.stamp } else { now })
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Error> {
-        self.file.read_at(buf, offset)
-    }
-
-    fn next_data(&self, from: u64) -> Result<Option<Range<u64>>, Error> {
-        self.file.next_data(from)
-    }
-
-    fn advise_sequential(&self, range: Range<u64>) {
-        self.file.advise_sequential(range);
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.file.descriptor()
-    }
-
-    fn has_writer(&self) -> bool {
-        false
-    }
-
-    fn is_version(&self) -> bool {
-        true
     }
 }
 
@@ -300,5 +166,44 @@ impl ReadFile for FarFile {
 
     fn is_version(&self) -> bool {
         true
+    }
+}
+
+impl RemoteContent for Site {
+    fn open_away(
+        &self,
+        name: &str,
+        tree: &VolumeTree,
+        wanted: &Wanted<'_>,
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        let wrote = site_of(tree, writer(wanted.content)).ok();
+        let sites = self.holders_in_order(name, tree, wrote.as_ref(), wanted.path)?;
+        let wish = Wish { name, path: wanted.path, stamp: wanted.stamp };
+        self.read_through.open_at_any(&wish, wrote.as_ref(), sites)
+    }
+
+    fn open_followed(
+        &self,
+        wish: &Wish<'_>,
+        home: &SiteName,
+        fellows: &[Fellow],
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        let sites = self.read_through.sources(Some(home), fellows, wish.path);
+        self.read_through.open_at_any(wish, Some(home), sites)
+    }
+
+    fn space(&self, volume: &VolumeId) -> Space {
+        let told = self.holding.duties(volume).space;
+        Space {
+            total: told.total_bytes,
+            free: told.available_bytes,
+            available: told.available_bytes,
+            files_total: told.total_files,
+            files_free: told.free_files,
+        }
+    }
+
+    fn session(&self, name: &str, at: &SiteName) -> Result<Arc<RemoteFiles>, Error> {
+        self.read_through.session(name, at)
     }
 }

@@ -5,12 +5,12 @@
 //! held is never served, and one found corrupt is not held. Eviction is in `eviction`.
 
 use super::pull::{Came, How, Lacking};
-use super::read_through::Contents;
 use crate::Site;
 use crate::access::Access;
 use crate::files::checksum;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
+use crate::volume_content::Contents;
 use renkei_catalogue::{HeldReplica, VolumeTree};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
@@ -209,7 +209,7 @@ impl Site {
         let fates = Fates { wrong, left: left?.into_iter().collect() };
         let fellows = copy.contents.pending.fellows();
         Ok(fates.told(tally, repair, |path| {
-            self.told_asked(&self.sources(Some(&copy.facts.home), &fellows, path))
+            self.read_through.told_asked(&self.read_through.sources(Some(&copy.facts.home), &fellows, path))
         }))
     }
 

@@ -6,7 +6,7 @@
 //! source in the middle continues at the next one that has the same version.
 
 use super::read_through::ReadThrough;
-use crate::Site;
+use crate::volume_content::Wish;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::source::{self, Fellow};
@@ -89,7 +89,7 @@ impl Tried {
     }
 }
 
-impl Site {
+impl ReadThrough {
     /// The sites that may have the content at a path of a volume, in the order in which they are asked; `first` is
     /// the preferred one by its role. Sites that are not trusted here are left out.
     pub(crate) fn sources(
@@ -98,7 +98,7 @@ impl Site {
         fellows: &[Fellow],
         path: &RelPath,
     ) -> Vec<SiteName> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let others = fellows.iter().filter(|fellow| {
             let site = &fellow.site;
             Some(site) != first && *site != snapshot.site && snapshot.trust.endpoints(site).is_ok()
@@ -106,7 +106,7 @@ impl Site {
         let source = |site: &SiteName, is_first, has_all| {
             let way = self.transfers.way(site);
             let rate = way.back.filter(|seen| seen.bytes >= TELLING_BYTES).map(|seen| seen.rate);
-            let fails = snapshot.fetching.failing().has(site);
+            let fails = self.failing().has(site);
             source::Source { site: site.clone(), is_first, has_all, rate, round_trip: way.round_trip, fails }
         };
         let first = first.map(|site| source(site, true, true));
@@ -116,8 +116,7 @@ impl Site {
 
     /// The sites asked in vain for content, for display.
     pub(crate) fn told_asked(&self, sites: &[SiteName]) -> String {
-        let snapshot = self.last_snapshot();
-        let is_failing = |site: &SiteName| snapshot.fetching.failing().has(site);
+        let is_failing = |site: &SiteName| self.failing().has(site);
         let (away, asked): (Vec<&SiteName>, Vec<_>) = sites.iter().partition(|site| is_failing(site));
         match (names(&asked), names(&away)) {
             (asked, away) if asked.is_empty() && away.is_empty() => {
@@ -131,22 +130,12 @@ impl Site {
 
     /// Records the outcome of a request for content.
     pub(crate) fn note_asked(&self, site: &SiteName, error: Option<&Error>) {
-        self.last_snapshot().fetching.failing().note(site, error);
+        self.failing().note(site, error);
     }
 }
 
 fn names(sites: &[&SiteName]) -> String {
     sites.iter().map(|site| site.as_str()).collect::<Vec<_>>().join(", ")
-}
-
-/// A wanted file of a volume.
-pub(crate) struct Wish<'w> {
-    /// The volume.
-    pub(crate) name: &'w str,
-    /// Its path.
-    pub(crate) path: &'w RelPath,
-    /// The stamp of the wanted version.
-    pub(crate) stamp: Stamp,
 }
 
 impl ReadThrough {

@@ -1,0 +1,155 @@
+//! The standing of the volumes, and comparison of their catalogues with their files.
+
+use super::replica::service::{locate, no_volume};
+use crate::Site;
+use crate::access::Access;
+use crate::files::stat;
+use renkei_core::error::{Code, Error};
+use renkei_core::namespace::Kind;
+use renkei_core::namespace::quota::{Limit, Use};
+use renkei_core::namespace::quota_share::Room;
+use renkei_core::path::Place;
+use renkei_core::wire::volume::{Duties, VolumeStatus};
+use renkei_mover::Stop;
+use renkei_volume::settings::UseRow;
+use renkei_volume::volume_config::unknown;
+use renkei_volume::{Followed, Scanned, Standing};
+
+/// Usage of a followed volume, as the home last reported it, and the remaining quota share of this site.
+fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
+    let all = UseRow::new(None, duties.used, duties.limit);
+    let mut rows = vec![all];
+    for Room { owner, most } in left {
+        match owner {
+            None => rows[0].handed = most,
+            owner => {
+                rows.push(UseRow { handed: most, ..UseRow::new(owner, Use::default(), Limit::default()) })
+            }
+        }
+    }
+    rows
+}
+
+impl Site {
+    /// The status of a volume.
+    ///
+    /// # Errors
+    /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
+    pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
+        let snapshot = self.snapshot();
+        if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            let VolumeStatus { seq, last, heard_s, trouble, pending, .. } =
+                self.volume_status(name, facts)?;
+            let own = snapshot.pending(name, facts)?;
+            let enlisted = own.enlisted();
+            let writes = enlisted.is_some_and(|enlisted| enlisted.writes);
+            let is_whole = enlisted.is_some_and(|enlisted| enlisted.is_ready);
+            let (refused, waiting_s) = (own.refusals()?, own.waiting().map(|waiting| waiting.as_secs()));
+            let fellows = own.fellows().iter().map(|fellow| fellow.site.to_string()).collect();
+            let restored = own.reconciled()?;
+            let followed =
+                Followed { last, heard_s, is_whole, writes, pending, waiting_s, refused, fellows, restored };
+            let followed = Some(followed);
+            let holds = Some(self.holding.shown(&facts.id, facts));
+            let (verified, duties) = (self.verified(facts)?, self.holding.duties(&facts.id));
+            let used = rows_here(&duties, own.room_left());
+            return Ok(Standing {
+                records: seq,
+                trouble,
+                followed,
+                holds,
+                used,
+                verified,
+                ..Standing::default()
+            });
+        }
+        let volume = snapshot.volume(name).ok_or_else(|| unknown(name))??;
+        let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
+        let (kept, verified) = (self.kept(facts, volume.tree())?, self.verified(facts)?);
+        volume.flush()?;
+        let rows = facts.care.use_rows(&volume.tree().usage()?).into_iter();
+        let used = rows.map(|row| {
+            let out = volume.handed(row.owner.as_deref());
+            row.with_handed(out)
+        });
+        let used = used.collect();
+        let away = snapshot.only_at(&volume)?;
+        let standing = volume.standing()?;
+        let trouble = standing.trouble.clone().or_else(|| self.strays.trouble(&facts.id));
+        Ok(Standing { kept, used, verified, away, trouble, ..standing })
+    }
+
+    /// Compares a volume's catalogue with its plain files now.
+    ///
+    /// # Errors
+    /// As [`Site::volume_standing`], and those of the reconciler.
+    pub fn check_volume(&self, name: &str, stop: &Stop) -> Result<Scanned, Error> {
+        let check = || {
+            let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
+            volume.check(|| stop.check().is_ok())
+        };
+        match check() {
+            // The volume was reopened meanwhile, because the configuration changed.
+            Err(error) if error.code == Code::Cancelled && stop.check().is_ok() => check(),
+            checked => checked,
+        }
+    }
+
+    /// Accepts the present directory of a volume's files as the volume's, and compares the two.
+    ///
+    /// # Errors
+    /// `VolumeChanged` if files are missing and `incomplete` does not allow that, else as [`Site::check_volume`].
+    pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
+        let snapshot = self.snapshot();
+        if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
+            let taken = snapshot.accept_copy(name, facts, incomplete)?;
+            // Missing files of the pinned folders are pulled again.
+            self.holding.touch_all(&facts.id);
+            return Ok(taken.into());
+        }
+        let taken = snapshot.accept_volume(name, incomplete)?;
+        // The scan that followed the reopening may have been faster than this one.
+        let scanned = self.check_volume(name, &Stop::default())?;
+        Ok(Scanned {
+            gone: scanned.gone.max(taken.missing),
+            changed: scanned.changed.max(taken.other),
+            ..scanned
+        })
+    }
+
+    /// The digest of a file in the catalogue, without reading the file; `None` if it is unknown for the present
+    /// content.
+    ///
+    /// # Errors
+    /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
+    pub(crate) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
+        let snapshot = self.snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
+        if let Some(volume) = snapshot.volume(&place.storage) {
+            volume?.flush()?;
+        }
+        let tree = snapshot.volume_tree(facts.id)?;
+        let (id, node) = locate(&tree, &place.path)?;
+        let Kind::File(content) = node.kind else {
+            return Err(Error::new(Code::IsADirectory, "tell digest", place, "only files have one"));
+        };
+        if (entry.size(), entry.meta.mtime) != (content.size, node.attributes.mtime) {
+            return Ok(None);
+        }
+        let held = tree.held(id)?.filter(|held| held.is_of(&content));
+        Ok(content.digest.or(held.and_then(|held| held.digest)))
+    }
+
+    /// Removes the tree of a volume whose configuration was removed.
+    ///
+    /// # Errors
+    /// `PathExists` if there is such a volume; `CatalogueFailed`.
+    pub fn forget_volume(&self, id: [u8; 16]) -> Result<(), Error> {
+        let snapshot = self.snapshot();
+        if let Some((name, _)) = snapshot.volumes.iter().find(|(_, facts)| facts.id == id) {
+            return Err(Error::new(Code::PathExists, "forget volume", name, "it was not deleted"));
+        }
+        snapshot.forget_volume(id)
+    }
+}
