@@ -37,6 +37,9 @@ use std::time::SystemTime;
 /// Maximum size of the mapping file.
 pub(super) const MAX_MAP_BYTES: u64 = 16 << 20;
 
+/// Texts sent to agents beside the terms: name, content, digest.
+pub(crate) type Texts = Vec<(String, Vec<u8>, [u8; 32])>;
+
 /// The folder of the PoP's buffer, and the buffer once it was opened.
 struct Slot {
     folder: PathBuf,
@@ -117,7 +120,7 @@ pub struct Snapshot {
     pub(super) remote: Arc<RemoteSlot>,
     buffer: Arc<Slot>,
     /// Texts for agents, by the account that they serve; made on the first request.
-    pub(super) texts: Mutex<BTreeMap<String, Arc<super::relay::agents::Texts>>>,
+    pub(super) texts: Mutex<BTreeMap<String, Arc<Texts>>>,
     mark: Mark,
 }
 

@@ -3,7 +3,7 @@
 //! Each thread reports when a turn begins and ends; the results are elsewhere. A hanging thread shows as a turn
 //! that does not end. Non-goal: threads that serve one connection, transfer or volume.
 
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -136,10 +136,15 @@ impl Workers {
     }
 }
 
+/// Starts a thread.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
+    spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", name, error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::error::Code;
 
     #[test]
     fn a_turn_is_under_way_until_it_ends() {

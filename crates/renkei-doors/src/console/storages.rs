@@ -8,7 +8,7 @@ use renkei_core::wire::buffer::{BufferStatus, Stage};
 use renkei_core::wire::message::{Space, TransferId};
 use renkei_site::Site;
 use renkei_site::status::console::Visitor;
-use renkei_site::storage::free_space::StorageSpace;
+use renkei_site::status::free_space::StorageSpace;
 use std::sync::Arc;
 
 /// Makes the page.

@@ -173,7 +173,7 @@ impl LeftDrafts {
 }
 
 /// Starts the thread that removes abandoned drafts.
-pub(crate) fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
     site.context.spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
         site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(site, number));
     })

@@ -13,7 +13,7 @@ use super::enrolment::without_list;
 use crate::Site;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
-use crate::volume::log_shipping::spawn;
+use crate::workers::spawn;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -10,7 +10,7 @@
 use super::Relay;
 use super::circuits::{Asked, Passing};
 use crate::access::{Access, Proof, account_name, own_users};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Texts};
 use renkei_config::home::read_text;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -32,9 +32,6 @@ use std::time::SystemTime;
 
 /// Bytes of a text in one reply.
 const PART_BYTES: usize = 1 << 20;
-
-/// Texts sent to agents beside the terms: name, content, digest.
-pub(crate) type Texts = Vec<(String, Vec<u8>, [u8; 32])>;
 
 /// The suffix of a ticket by which a PoP recognises grants that an agent of its site gave, which it has not itself.
 pub type Mark = [u8; 8];

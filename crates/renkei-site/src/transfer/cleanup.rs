@@ -6,7 +6,6 @@
 
 use crate::Site;
 use crate::buffer::FILES;
-use crate::files::file_sessions::spawn_draft_sweep;
 use renkei_config::home::{Home, open_regular};
 use renkei_core::buffer::{STORAGE, split};
 use renkei_core::error::{Code, Error};
@@ -35,7 +34,6 @@ const HEADER_BYTES: u64 = 128 << 10;
 
 /// Starts the clean-up thread, which runs now and once a day as long as the PoP lives.
 pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
-    spawn_draft_sweep(site)?;
     site.context.spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
 }
 

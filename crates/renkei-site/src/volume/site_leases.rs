@@ -5,10 +5,11 @@
 //! lease ([`renkei_volume::follower::site_lease`]). For unused volumes nothing is requested. Rules:
 //! [`renkei_core::lease::site`].
 
-use super::log_shipping::{ask, is_followed, may, spawn};
 use crate::Site;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
+use crate::volume::request::{ask, is_followed, may};
+use crate::workers::spawn;
 use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};

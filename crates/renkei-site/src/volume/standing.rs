@@ -1,6 +1,6 @@
 //! The standing of the volumes, and comparison of their catalogues with their files.
 
-use super::replica::service::{locate, no_volume};
+use super::tree_walk::{locate, no_volume};
 use crate::Site;
 use crate::access::Access;
 use crate::files::stat;
@@ -9,11 +9,13 @@ use renkei_core::namespace::Kind;
 use renkei_core::namespace::quota::{Limit, Use};
 use renkei_core::namespace::quota_share::Room;
 use renkei_core::path::Place;
-use renkei_core::wire::volume::{Duties, VolumeStatus};
+use renkei_core::wire::violation;
+use renkei_core::wire::volume::{AboutVolume, Duties, Tally, VolumeReply, VolumeStatus};
 use renkei_mover::Stop;
 use renkei_volume::settings::UseRow;
 use renkei_volume::volume_config::unknown;
-use renkei_volume::{Followed, Scanned, Standing};
+use renkei_volume::{Followed, Scanned, Standing, VolumeConfig};
+use std::sync::Arc;
 
 /// Usage of a followed volume, as the home last reported it, and the remaining quota share of this site.
 fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
@@ -151,5 +153,65 @@ impl Site {
             return Err(Error::new(Code::PathExists, "forget volume", name, "it was not deleted"));
         }
         snapshot.forget_volume(id)
+    }
+
+    /// The status of a volume.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn volume_status(&self, name: &str, facts: &VolumeConfig) -> Result<VolumeStatus, Error> {
+        let (snapshot, standing) = (self.snapshot(), self.following.standing(&facts.id));
+        let (tree, is_followed) = (snapshot.volume_tree(facts.id)?, snapshot.follows(facts));
+        let seq = tree.position()?.seq;
+        Ok(VolumeStatus {
+            name: name.into(),
+            id: facts.id,
+            home: facts.home.clone(),
+            seq,
+            last: standing.last.max(seq),
+            pending: if is_followed { snapshot.pending(name, facts)?.count() } else { 0 },
+            heard_s: standing.heard.map(|heard| heard.elapsed().as_secs()),
+            trouble: standing.trouble,
+        })
+    }
+
+    /// Answers a user of volumes here.
+    ///
+    /// # Errors
+    /// As the operations.
+    pub fn about_volume_for(
+        self: &Arc<Self>,
+        access: &Access,
+        about: AboutVolume,
+        stop: &Stop,
+    ) -> Result<VolumeReply, Error> {
+        match about {
+            AboutVolume::List => self.list_volumes(access).map(VolumeReply::Volumes),
+            AboutVolume::Replicate(place) => self.here(self.replicate(access, &place, stop)),
+            AboutVolume::Evict(place) => self.here(self.evict(access, &place, stop)),
+            AboutVolume::Verify { place, repair } => self.here(self.verify(access, &place, repair, stop)),
+            AboutVolume::Where(place) => self.whereabouts(access, &place).map(VolumeReply::Whereabouts),
+            AboutVolume::Known(place) => self.known_digest(access, &place).map(VolumeReply::Digest),
+            AboutVolume::Manage { name, what } => {
+                self.manage_volume(access, &name, &what, stop).map(VolumeReply::Told)
+            }
+            other => Err(violation("volume", format_args!("{other:?} of a user"))),
+        }
+    }
+
+    /// A result of this site, which becomes the side of every failure.
+    fn here(&self, done: Result<Tally, Error>) -> Result<VolumeReply, Error> {
+        let mut tally = done?;
+        for failure in &mut tally.failures {
+            failure.error = failure.error.clone().at(self.name().as_str());
+        }
+        Ok(VolumeReply::Tally(tally))
+    }
+
+    fn list_volumes(&self, access: &Access) -> Result<Vec<VolumeStatus>, Error> {
+        let snapshot = self.snapshot();
+        let seen = access.volumes().into_iter();
+        seen.filter_map(|(name, _)| snapshot.volumes.get(&name).map(|facts| self.volume_status(&name, facts)))
+            .collect()
     }
 }

@@ -30,14 +30,8 @@ const LARGE_CIRCLES: &[(&str, usize)] = &[
 ];
 
 /// Crates with folders that import one another in a circle, and of how many folders. The numbers may only fall.
-const CIRCLES_OF_FOLDERS: &[(&str, usize)] = &[
-    ("renkei-core", 4),
-    ("renkei-mover", 2),
-    ("renkei-net", 3),
-    ("renkei-site", 4),
-    ("renkei-volume", 4),
-    ("renkei", 6),
-];
+const CIRCLES_OF_FOLDERS: &[(&str, usize)] =
+    &[("renkei-core", 4), ("renkei-mover", 2), ("renkei-net", 3), ("renkei-volume", 4), ("renkei", 6)];
 
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[

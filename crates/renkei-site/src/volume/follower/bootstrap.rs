@@ -6,8 +6,8 @@
 //! Replicas stay: nodes have the same ids in both copies. Their plain files are renamed and removed as the names
 //! changed.
 
-use crate::volume::log_shipping::ask;
-use crate::volume::replica::service::{dir_of, each_page, make_dirs};
+use crate::volume::request::ask;
+use crate::volume::tree_walk::each_page;
 use renkei_catalogue::{HeldReplica, VolumeId, VolumeTree};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
@@ -19,6 +19,7 @@ use renkei_core::wire::volume::{AboutVolume, VolumeReply};
 use renkei_mover::connect::dial::Session;
 use renkei_net::identity::account::Account;
 use renkei_store::local::LocalStore;
+use renkei_store::tree::{dir_of, make_dirs};
 use renkei_store::{Detail, Store};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! outcome of a change is in the log, and arrives with it; nothing is settled here.
 
 use crate::Site;
-use crate::volume::log_shipping::{about, is_followed};
+use crate::volume::request::{about, is_followed};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::SequencedChange;
 use renkei_core::wire::message::Request;

@@ -7,7 +7,7 @@
 use super::bootstrap::take_another;
 use crate::Site;
 use crate::snapshot::Snapshot;
-use crate::volume::log_shipping::{ask, is_followed};
+use crate::volume::request::{ask, is_followed};
 use crate::volume_content::Contents;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};

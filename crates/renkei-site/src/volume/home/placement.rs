@@ -8,8 +8,8 @@
 
 use crate::Site;
 use crate::access::Proof;
-use crate::volume::log_shipping::may;
 use crate::volume::replica::source_selection::TELLING_BYTES;
+use crate::volume::request::may;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::identity::{Need, Principal};
@@ -347,9 +347,7 @@ impl Placed {
         let known = self.sites.values().filter_map(|told| told.holding(&policy.folder)).map(|one| one.files);
         let files = match known.max() {
             Some(files) => files,
-            None => {
-                crate::volume::replica::service::count(tree, &policy.folder).map_or(0, |(all, _)| all.files)
-            }
+            None => crate::volume::tree_walk::count(tree, &policy.folder).map_or(0, |(all, _)| all.files),
         };
         // Sites that are replaced by others do not count.
         let holders = sites.iter().filter(|one| one.passed.is_none());

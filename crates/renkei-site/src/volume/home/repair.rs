@@ -8,21 +8,18 @@
 use super::backfill::collect;
 use crate::Site;
 use crate::access::Access;
-use crate::volume::log_shipping::ask;
-use crate::volume::replica::service::{
-    Checked, Counts, Found, Read, Verdict, check, dir_of, each_file, found_wrong, lost, no_volume, verify_one,
-};
+use crate::volume::request::ask;
+use crate::volume::tree_walk::{Counts, Found, each_file, no_volume};
+use crate::volume::verdict::{Checked, Verdict, check, found_wrong, judge, lost};
 use renkei_catalogue::{HeldReplica, VolumeId, VolumeTree};
-use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Kind;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply};
 use renkei_mover::Stop;
-use renkei_store::{Detail, Store};
 use renkei_volume::home::follower_registry::site_of;
-use renkei_volume::{FileVerdict, VolumeConfig, away_content, writer};
+use renkei_volume::{VolumeConfig, away_content, writer};
 use std::collections::{HashMap, HashSet};
 
 impl Site {
@@ -163,52 +160,4 @@ fn fate(error: &Error, held: Option<&HeldReplica>, version: u64, asked: Option<S
         Some(asked) => lost(error, &format!("{asked}; it is left unchanged and no longer served")),
         None => found_wrong(error, "it is no longer served, and comes from a site that holds it"),
     }
-}
-
-/// Verifies a plain file of the home; also returns the new verdict for the volume, if there is one.
-pub(crate) fn judge(
-    tree: &VolumeTree,
-    plain: &dyn Store,
-    found: &Found,
-    stop: &Stop,
-    check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
-) -> Result<(Verdict, Option<FileVerdict>), Error> {
-    let version = found.content.version;
-    let Some(held) = tree.held(found.id)? else { return Ok((Verdict::NotHeld, None)) };
-    let told = |digest, is_wrong| FileVerdict { id: found.id, version, stamp: held.stamp, digest, is_wrong };
-    if let Some(expected) = held.expected(version) {
-        return match check(&Checked { path: &found.path, held: &held, stop }) {
-            Ok((digest, _)) if digest == expected => Ok((Verdict::Good, Some(told(expected, false)))),
-            Err(error) if error.code == Code::Cancelled => Err(error),
-            _ if is_other(tree, plain, found)? => Ok((Verdict::NotHeld, None)),
-            Ok(_) => {
-                let cause = "it was found corrupt before";
-                let error = Error::new(Code::DigestMismatch, "verify", &found.path, cause);
-                Ok((Verdict::Wrong(error, Some(expected)), None))
-            }
-            Err(error) => Ok((Verdict::Wrong(error, Some(expected)), None)),
-        };
-    }
-    match verify_one(tree, found, stop, check)? {
-        Verdict::Wrong(..) if is_other(tree, plain, found)? => Ok((Verdict::NotHeld, None)),
-        Verdict::Wrong(error, known) => {
-            let is_damage = matches!(error.code, Code::DigestMismatch | Code::IoFailed);
-            let judged = known.filter(|_| is_damage).map(|digest| told(digest, true));
-            Ok((Verdict::Wrong(error, known), judged))
-        }
-        verdict => Ok((verdict, None)),
-    }
-}
-
-/// Whether the plain file was changed by other means: at the home it is then the newer version, and the reconciler
-/// finds it.
-fn is_other(tree: &VolumeTree, plain: &dyn Store, found: &Found) -> Result<bool, Error> {
-    let looked = dir_of(plain, &found.path).and_then(|(dir, name)| dir.entry(name, Detail::Basic));
-    Ok(match (looked.map(|(entry, _)| entry.kind), tree.held(found.id)?) {
-        (Ok(EntryKind::File { stamp, .. }), Some(held)) => {
-            (stamp.size, stamp.mtime, stamp.ino) != (held.stamp.size, held.stamp.mtime, held.stamp.ino)
-        }
-        (Err(error), _) => matches!(error.code, Code::PathNotFound | Code::NotADirectory),
-        _ => true,
-    })
 }

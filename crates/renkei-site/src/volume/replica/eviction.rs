@@ -3,10 +3,11 @@
 //! Content that this site wrote stays until the home has fetched it. The home is asked about the versions in
 //! question only; while it is unreachable, they stay.
 
-use super::service::{Copy, Counts, Found, each_file, each_page};
 use crate::Site;
 use crate::access::Access;
-use crate::volume::log_shipping::ask;
+use crate::volume::replica::service::Copy;
+use crate::volume::request::ask;
+use crate::volume::tree_walk::{Counts, Found, each_file, each_page};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::NodeId;
 use renkei_core::path::{Place, RelPath};

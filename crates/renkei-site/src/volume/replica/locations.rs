@@ -4,11 +4,12 @@
 //! The home knows its followers, so it asks them; a follower asks the home. No list is kept that could be out of
 //! date. A site that does not answer within seconds is reported as unknown, with the reason.
 
-use super::service::{await_sent, count, no_volume};
 use crate::Site;
 use crate::access::{Access, Proof};
 use crate::snapshot::Snapshot;
-use crate::volume::log_shipping::ask;
+use crate::volume::replica::service::await_sent;
+use crate::volume::request::ask;
+use crate::volume::tree_walk::{count, no_volume};
 use crate::volume_access::is_sister;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};

@@ -4,7 +4,6 @@
 //! They are transfers like any other: verified, durable, resumed where they stopped. The caller compares the result
 //! with the catalogue, and missing files are pulled from the next site (`source_selection`).
 
-use super::service::{Copy, each_file, locate};
 use super::source_selection::Tried;
 use crate::Site;
 use crate::access::Access;
@@ -12,7 +11,9 @@ use crate::snapshot::Snapshot;
 use crate::transfer::active::Running;
 use crate::transfer::history::Trace;
 use crate::transfer::{Watch, running};
-use crate::volume::log_shipping::ask;
+use crate::volume::replica::service::Copy;
+use crate::volume::request::ask;
+use crate::volume::tree_walk::{each_file, locate};
 use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::path_key;

@@ -8,7 +8,7 @@
 use super::dirty_set::DirtySet;
 use crate::Site;
 use crate::transfer::active::stop_soon;
-use crate::volume::log_shipping::ask;
+use crate::volume::request::ask;
 use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{NodeId, Record};

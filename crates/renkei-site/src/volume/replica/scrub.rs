@@ -7,12 +7,12 @@
 //! MB/s). It yields to other readers (idle class of I/O), continues where it was after a restart, and keeps its
 //! results. A corrupt file is not served and is fetched again, at the home from a site that holds it (`repair`).
 
-use super::service::{
-    Checked, Found, Verdict, Wrong, check_through, give_up, no_volume, plain_of_home, verify_one,
-};
 use crate::Site;
-use crate::volume::home::repair::judge;
-use crate::volume::log_shipping::spawn;
+use crate::volume::replica::service::{Wrong, give_up, plain_of_home};
+use crate::volume::tree_walk::{Found, no_volume};
+use crate::volume::verdict::judge;
+use crate::volume::verdict::{Checked, Verdict, check_through, verify_one};
+use crate::workers::spawn;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
@@ -209,7 +209,8 @@ fn pass(site: &Weak<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error
     course.save(&tree)?;
     let rate = match facts.care.verify_rate {
         Some(rate) => rate,
-        None => LEAST_RATE.max(super::service::count(&tree, &RelPath::root())?.1.bytes / MONTH.as_secs()),
+        None => LEAST_RATE
+            .max(crate::volume::tree_walk::count(&tree, &RelPath::root())?.1.bytes / MONTH.as_secs()),
     };
     drop((here, snapshot));
     let pace =

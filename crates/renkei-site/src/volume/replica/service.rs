@@ -7,31 +7,29 @@
 use super::pull::{Came, How, Lacking};
 use crate::Site;
 use crate::access::Access;
-use crate::files::checksum;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
+use crate::volume::tree_walk::{Counts as _, Found, each_file, each_held, each_page, locate, no_volume};
+use crate::volume::verdict::{Checked, Read, Verdict, check, found_wrong, lost, verify_one};
 use crate::volume_content::Contents;
 use renkei_catalogue::{HeldReplica, VolumeTree};
-use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::{Content, Kind, Node, NodeId};
+use renkei_core::namespace::{Kind, Node, NodeId};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::{Algorithm, EntryFailure};
 use renkei_core::wire::volume::{Holding, Tally};
 use renkei_mover::Stop;
 use renkei_net::identity::account::Account;
 use renkei_store::local::LocalStore;
+use renkei_store::tree::dir_of;
 use renkei_store::tree::make_dirs_as;
-pub(crate) use renkei_store::tree::{dir_of, make_dirs};
-use renkei_store::{Detail, Dir, ReadFile, Store};
+use renkei_store::{Detail, Dir, Store};
 use renkei_volume::VolumeConfig;
 use renkei_volume::follower::outbox::Outbox;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Page size of catalogue reads and batch size of updates.
-const PAGE: usize = 1000;
 /// Maximum files that one transfer lists by name; beyond it the transfer walks their folder.
 const MAX_NAMED: usize = 1000;
 /// Maximum rounds of one request that fetch files changed meanwhile.
@@ -39,23 +37,12 @@ const ROUNDS: u32 = 3;
 /// Timeout for a local change to reach the home, and the poll interval.
 const SENT_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Maximum listed failures.
-const MAX_LISTED: usize = 100;
-
 /// A followed volume, opened for its replicas.
 pub(crate) struct Copy {
     pub(crate) name: String,
     pub(crate) facts: VolumeConfig,
     pub(crate) contents: Contents,
     pub(crate) account: Account,
-}
-
-/// A file of the catalogue.
-pub(crate) struct Found {
-    pub(crate) id: NodeId,
-    pub(crate) path: RelPath,
-    pub(crate) content: Content,
-    pub(crate) node: Node,
 }
 
 impl Site {
@@ -304,15 +291,6 @@ pub(crate) fn plain_of_home(snapshot: &Snapshot, facts: &VolumeConfig) -> Result
     Ok(Arc::new(snapshot.storage(&facts.storage)?.local()?.below(&facts.place()?)?))
 }
 
-pub(crate) fn no_volume(place: &Place) -> Error {
-    Error::new(
-        Code::VolumeUnknown,
-        "look up volume",
-        &place.storage,
-        "replicas are those of volumes; this is a storage or does not exist",
-    )
-}
-
 impl Copy {
     pub(crate) fn plain(&self) -> Result<Arc<LocalStore>, Error> {
         let none = || {
@@ -392,18 +370,6 @@ fn missing(tree: &VolumeTree, pending: &Outbox, path: &RelPath) -> Result<(Holdi
     })?;
     let lacking = if paths.len() <= MAX_NAMED { Lacking::Files(paths) } else { Lacking::Below(path.clone()) };
     Ok((found, lacking))
-}
-
-/// Counts all files at a path and below it, and the held ones.
-pub(crate) fn count(tree: &VolumeTree, path: &RelPath) -> Result<(Tally, Tally), Error> {
-    let (mut all, mut held) = (Tally::default(), Tally::default());
-    each_held(tree, path, &mut |found, is_held| {
-        all.count(&found);
-        if is_held {
-            held.count(&found);
-        }
-    })?;
-    Ok((all, held))
 }
 
 /// Marks as held the plain files at a path and below it that match the catalogue; held ones stay as they are.
@@ -522,33 +488,6 @@ fn not_as_known(path: &RelPath, was_received: bool) -> Error {
     Error::new(Code::DigestMismatch, "repair", path, cause)
 }
 
-/// Counters of files and failures.
-pub(crate) trait Counts {
-    /// Counts a file.
-    fn count(&mut self, found: &Found);
-    /// Counts a failure.
-    fn fail(&mut self, path: &RelPath, error: Error);
-}
-
-impl Counts for Tally {
-    fn count(&mut self, found: &Found) {
-        self.files += 1;
-        self.bytes = self.bytes.saturating_add(found.content.size);
-    }
-
-    fn fail(&mut self, path: &RelPath, error: Error) {
-        self.failed += 1;
-        if self.failures.len() < MAX_LISTED {
-            self.failures.push(EntryFailure { id: None, path: path.clone(), kept: false, error });
-        }
-    }
-}
-
-/// The node at a path, as the home's records have it.
-pub(crate) fn locate(tree: &VolumeTree, path: &RelPath) -> Result<(NodeId, Node), Error> {
-    tree.at(path)?.ok_or_else(|| Error::new(Code::PathNotFound, "look up", path, ""))
-}
-
 /// Waits until a local change has reached the home: before, no other site can know of it.
 ///
 /// # Errors
@@ -562,72 +501,6 @@ pub(crate) fn await_sent(contents: &Contents, path: &RelPath) -> Result<(), Erro
             return Err(Error::new(Code::Stalled, "look up", path, cause));
         }
         std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
-}
-
-/// Calls `work` for all files at a path and below it.
-pub(crate) fn each_file(
-    tree: &VolumeTree,
-    path: &RelPath,
-    work: &mut dyn FnMut(Found) -> Result<(), Error>,
-) -> Result<(), Error> {
-    each_page(tree, path, &mut |page| page.into_iter().try_for_each(&mut *work))
-}
-
-/// The same, with whether the current version is held.
-fn each_held(tree: &VolumeTree, path: &RelPath, work: &mut dyn FnMut(Found, bool)) -> Result<(), Error> {
-    each_page(tree, path, &mut |page| {
-        if page.is_empty() {
-            return Ok(());
-        }
-        let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
-        for found in page {
-            let is_held = held.get(&found.id).is_some_and(|held| held.is_of(&found.content));
-            work(found, is_held);
-        }
-        Ok(())
-    })
-}
-
-/// Calls `work` for the files at a path and below it, page by page.
-pub(crate) fn each_page(
-    tree: &VolumeTree,
-    path: &RelPath,
-    work: &mut dyn FnMut(Vec<Found>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let (id, node) = locate(tree, path)?;
-    if let Kind::File(content) = node.kind.clone() {
-        return work(vec![Found { id, path: path.clone(), content, node }]);
-    }
-    let mut dirs = vec![(id, path.clone())];
-    // The directories of a home's records may form a cycle.
-    let mut seen = HashSet::from([id]);
-    while let Some((dir, above)) = dirs.pop() {
-        let mut last = None;
-        loop {
-            let page = tree.list(dir, last.as_ref(), PAGE)?;
-            let is_last = page.len() < PAGE;
-            let mut files = Vec::new();
-            for (name, id, node) in page {
-                // A path beyond the maximum length is unreachable.
-                let Ok(path) = above.child(&name.0) else {
-                    last = Some(name);
-                    continue;
-                };
-                match node.kind.clone() {
-                    Kind::Dir { .. } if seen.insert(id) => dirs.push((id, path)),
-                    Kind::Dir { .. } => {}
-                    Kind::File(content) => files.push(Found { id, path, content, node }),
-                    Kind::Symlink { .. } | Kind::Merged { .. } => {}
-                }
-                last = Some(name);
-            }
-            work(files)?;
-            if is_last {
-                break;
-            }
-        }
     }
     Ok(())
 }
@@ -655,27 +528,6 @@ impl Fates {
         }
         tally
     }
-}
-
-/// The error for a corrupt file that no site can serve.
-pub(crate) fn lost(error: &Error, became: &str) -> Error {
-    match found_wrong(error, became) {
-        error if error.code == Code::ReplicaWrong => Error { code: Code::ContentLost, ..error },
-        error => error,
-    }
-}
-
-/// The error for a corrupt file of this site, with the outcome.
-pub(crate) fn found_wrong(error: &Error, became: &str) -> Error {
-    let code = match error.code {
-        Code::DigestMismatch | Code::PathNotFound | Code::NotADirectory => Code::ReplicaWrong,
-        code => code,
-    };
-    let what = match error.code {
-        Code::PathNotFound | Code::NotADirectory => "its plain file no longer exists",
-        _ => error.cause.as_str(),
-    };
-    Error { code, cause: format!("{what}; {became}"), ..error.clone() }
 }
 
 /// The held state of a plain file that matches the version in the catalogue.
@@ -733,52 +585,8 @@ fn verify_below(
     Ok(tally)
 }
 
-/// The verdict on a plain file.
-pub(crate) enum Verdict {
-    /// This site does not hold the current version.
-    NotHeld,
-    /// It has the expected digest.
-    Good,
-    /// It differs or cannot be read; with the expected digest, if that is known.
-    Wrong(Error, Option<[u8; 32]>),
-}
-
 /// A corrupt file, with the expected digest.
 pub(crate) type Wrong = (RelPath, Option<[u8; 32]>);
-
-/// Verifies one file. If no digest was known, the computed one is stored.
-pub(crate) fn verify_one(
-    tree: &VolumeTree,
-    found: &Found,
-    stop: &Stop,
-    check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
-) -> Result<Verdict, Error> {
-    let held = tree.held(found.id)?.filter(|held| held.is_of(&found.content));
-    let Some(held) = held else { return Ok(Verdict::NotHeld) };
-    let known = held.digest.or(found.content.digest);
-    let error = match check(&Checked { path: &found.path, held: &held, stop }) {
-        Ok((digest, stamp)) if known.is_none_or(|known| known == digest) => {
-            let now = HeldReplica { digest: Some(digest), stamp, ..held.clone() };
-            if now != held {
-                // Compare and swap: not if it was rewritten meanwhile.
-                tree.replace_held(found.id, &held, Some(&now))?;
-            }
-            return Ok(Verdict::Good);
-        }
-        Ok(_) => {
-            let cause = "the disk returns other bytes than were written";
-            Error::new(Code::DigestMismatch, "verify", &found.path, cause)
-        }
-        Err(error) if error.code == Code::Cancelled => return Err(error),
-        Err(error) => error,
-    };
-    if tree.held(found.id)? != Some(held.clone()) {
-        // It was rewritten or removed while it was read.
-        return Ok(Verdict::NotHeld);
-    }
-    tracing::warn!(path = %found.path, "a plain file of a volume is corrupt");
-    Ok(Verdict::Wrong(error, known))
-}
 
 fn is_there(plain: &LocalStore, path: &RelPath) -> bool {
     let looked = dir_of(plain, path).and_then(|(dir, name)| dir.entry(name, Detail::Basic));
@@ -799,39 +607,6 @@ pub(crate) fn give_up(
     tree.set_held(&[(found.id, Some(lost))])?;
     let _ = dir_of(plain, &found.path).and_then(|(dir, name)| dir.remove_file(name));
     Ok(())
-}
-
-/// The digest of a file that was read, and its stamp.
-pub(crate) type Read = ([u8; 32], Stamp);
-
-/// A file to check.
-pub(crate) struct Checked<'a> {
-    pub(crate) path: &'a RelPath,
-    pub(crate) held: &'a HeldReplica,
-    pub(crate) stop: &'a Stop,
-}
-
-/// The digest of a plain file, which must have the recorded stamp.
-pub(crate) fn check(plain: &dyn Store, checked: &Checked<'_>) -> Result<Read, Error> {
-    check_through(plain, checked, |file| file)
-}
-
-/// The same, read through a wrapper.
-pub(crate) fn check_through(
-    plain: &dyn Store,
-    checked: &Checked<'_>,
-    through: impl FnOnce(Box<dyn ReadFile>) -> Box<dyn ReadFile>,
-) -> Result<Read, Error> {
-    let (dir, name) = dir_of(plain, checked.path)?;
-    let file = through(dir.open_read(name)?);
-    let facts = |stamp: &Stamp| (stamp.size, stamp.mtime, stamp.ino);
-    let stamp = file.stamp()?;
-    if facts(&stamp) != facts(&checked.held.stamp) {
-        let cause = "the plain file was changed";
-        return Err(Error::new(Code::DigestMismatch, "verify", checked.path, cause));
-    }
-    let digest = checksum(&*file, Algorithm::Blake3, checked.stop)?;
-    Ok((*digest.first_chunk().expect("BLAKE3 has 32 bytes"), stamp))
 }
 
 #[cfg(test)]

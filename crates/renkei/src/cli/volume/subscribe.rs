@@ -9,7 +9,7 @@ use renkei_config::{Config, Storage};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_net::identity::socket;
-use renkei_site::volume::log_shipping::Subscription;
+use renkei_site::volume::follower::log_tailing::Subscription;
 use renkei_volume::Standing;
 use renkei_volume::config_change::folders;
 use serde::Serialize;

@@ -3,9 +3,9 @@
 //! A page must not wait for a disk, so it shows the cached value; each query has a thread of its own, one at a time
 //! for a storage and account, since a query of a file system that hangs never ends.
 
-use super::root::Root;
 use crate::Site;
 use crate::access::{Access, Caller};
+use crate::storage::root::Root;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::message::Space;
