@@ -49,7 +49,7 @@ use std::time::SystemTime;
 use transfer::active::Transfers;
 use transfer::connection_pool::{InboundPool, OutboundPool};
 use transfer::tickets::{Grants, Tickets};
-use volume::replica::read_through::ReadThrough;
+use volume::VolumeService;
 use volume::site_leases::forget_writers;
 
 /// A running PoP.
@@ -72,20 +72,9 @@ pub struct Site {
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) relay: Arc<relay::Relay>,
-    pub(crate) read_through: Arc<ReadThrough>,
+    pub(crate) volumes: Arc<VolumeService>,
     console: status::console::Console,
     rooms: status::free_space::FreeSpace,
-    pub(crate) following: volume::follower::log_tailing::Following,
-    pub(crate) collecting: volume::home::backfill::Backfill,
-    pub(crate) holding: volume::replica::reconcile::ReplicaReconciler,
-    placing: volume::home::placement::PlacementState,
-    verifying: volume::replica::scrub::Scrubber,
-    confirmed: volume::home::log_truncation::Confirmed,
-    strays: volume::follower::restored_home::Strays,
-    /// Held while the facts of a volume change.
-    managing: Mutex<()>,
-    /// Held while a follower is assigned its number.
-    numbering: Mutex<()>,
     pub(crate) lending: files::file_sessions::FdPassing,
     pub(crate) left_drafts: files::file_sessions::LeftDrafts,
     pub(crate) workspaces: files::workspaces::Workspaces,
@@ -100,14 +89,17 @@ impl Site {
         let context = Arc::new(Context::new(home, snapshot));
         let relay = Arc::new(relay::Relay::new(&context));
         let transfers: Arc<Transfers> = Arc::default();
+        let volumes = Arc::new(VolumeService::new(&context, &relay, &transfers));
+        let weak: Weak<VolumeService> = Arc::downgrade(&volumes);
+        remote.fill(weak);
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
             grants: Grants::default(),
             dialled: transfer::push::Dialled::default(),
-            read_through: Arc::new(ReadThrough::new(&context, &relay, &transfers)),
             relay,
             transfers,
+            volumes,
             kept_sessions: OutboundPool::default(),
             parking: InboundPool::default(),
             arrivals: queue::drop_folders::Arrivals::default(),
@@ -119,23 +111,12 @@ impl Site {
             locks: Arc::default(),
             console: status::console::Console::default(),
             rooms: status::free_space::FreeSpace::default(),
-            following: volume::follower::log_tailing::Following::default(),
-            collecting: volume::home::backfill::Backfill::default(),
-            holding: volume::replica::reconcile::ReplicaReconciler::default(),
-            placing: volume::home::placement::PlacementState::default(),
-            verifying: volume::replica::scrub::Scrubber::default(),
-            confirmed: volume::home::log_truncation::Confirmed::default(),
-            strays: volume::follower::restored_home::Strays::default(),
-            managing: Mutex::default(),
-            numbering: Mutex::default(),
             lending: files::file_sessions::FdPassing::default(),
             left_drafts: files::file_sessions::LeftDrafts::default(),
             workspaces: files::workspaces::Workspaces::default(),
             giving_up: queue::cancel_cleanup::CancelCleanup::default(),
             context,
         });
-        let weak: Weak<Site> = Arc::downgrade(&site);
-        remote.fill(weak);
         Ok(site)
     }
 
@@ -147,6 +128,11 @@ impl Site {
     /// Circuits, reverse connections and agents.
     pub fn relay(&self) -> &Arc<relay::Relay> {
         &self.relay
+    }
+
+    /// The volumes.
+    pub fn volumes(&self) -> &Arc<VolumeService> {
+        &self.volumes
     }
 
     /// The PoP's directories.

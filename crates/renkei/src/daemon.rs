@@ -61,7 +61,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     renew_at_start(&home, &config, SystemTime::now())?;
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
-    site.begin_after_restore()?;
+    site.volumes().begin_after_restore()?;
     spawn_draft_sweep(&site)?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
@@ -72,8 +72,8 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_notices(&site)?;
     spawn_rules(&site)?;
     spawn_buffer(&site)?;
-    spawn_following(&site)?;
-    spawn_verifying(&site)?;
+    spawn_following(site.volumes())?;
+    spawn_verifying(site.volumes())?;
     spawn_conditions(&site)?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
@@ -211,7 +211,7 @@ impl Handler for Local {
             "volume" => self.volume(peer, request),
             "subscribe" => {
                 only_administrator(peer, "volumes")?;
-                self.site.subscribe(&field(request, "subscription")?).map(Value::from)
+                self.site.volumes().subscribe(&field(request, "subscription")?).map(Value::from)
             }
             op => Err(Error::new(Code::ProtocolViolation, "answer", "local socket", format!("no op `{op}`"))),
         }
@@ -292,18 +292,21 @@ impl Local {
         only_administrator(peer, "of a volume")?;
         let (site, name) = (&self.site, || field::<String>(request, "name"));
         let answer = match request["act"].as_str().unwrap_or_default() {
-            "check" => serde_json::to_value(site.check_volume(&name()?, &Stop::default())?),
+            "check" => serde_json::to_value(site.volumes().check_volume(&name()?, &Stop::default())?),
             "accept" => {
                 let incomplete = request["incomplete"] == Value::Bool(true);
-                serde_json::to_value(site.accept_volume(&name()?, incomplete)?)
+                serde_json::to_value(site.volumes().accept_volume(&name()?, incomplete)?)
             }
-            "unsubscribe" => {
-                serde_json::to_value(site.unsubscribe(&name()?, request["abandon"] == Value::Bool(true))?)
-            }
+            "unsubscribe" => serde_json::to_value(
+                site.volumes().unsubscribe(&name()?, request["abandon"] == Value::Bool(true))?,
+            ),
             "forget" => {
-                return site.forget_volume(parse_id(&field::<String>(request, "id")?)?).map(|()| Value::Null);
+                return site
+                    .volumes()
+                    .forget_volume(parse_id(&field::<String>(request, "id")?)?)
+                    .map(|()| Value::Null);
             }
-            _ => serde_json::to_value(site.volume_standing(&name()?)?),
+            _ => serde_json::to_value(site.volumes().volume_standing(&name()?)?),
         };
         Ok(answer.expect("what is told of a volume is plain data"))
     }

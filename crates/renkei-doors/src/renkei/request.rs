@@ -75,7 +75,9 @@ pub(super) fn handle(
         Request::TakeCard(card) => site.take_card(proof, &card).map(done).map(Outcome::Reply),
         Request::Volume(about) if proof.principal.user_name().is_none() => {
             let link = control.sender();
-            alive(&link, |stop| site.about_volume(proof, about, stop)).map(Reply::Volume).map(Outcome::Reply)
+            alive(&link, |stop| site.volumes().about_volume(proof, about, stop))
+                .map(Reply::Volume)
+                .map(Outcome::Reply)
         }
         Request::Unfinished(about) if proof.principal.user_name().is_none() => {
             site.give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
@@ -224,7 +226,7 @@ fn operate(
             Reply::Room(site.reserve(access, transfer, bytes, waits)?)
         }
         Request::Buffer => Reply::Buffer(site.buffer_status(Caller::User(access))?),
-        Request::Volume(about) => Reply::Volume(site.about_volume_for(access, about, stop)?),
+        Request::Volume(about) => Reply::Volume(site.volumes().about_volume_for(access, about, stop)?),
         Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
         Request::Console => Reply::Console(site.console_link(Caller::User(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),

@@ -373,7 +373,7 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |(name, facts): (&String, &VolumeConfig)| {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
         let trouble = standing.map_or_else(Some, |standing| standing.trouble);
-        let error = trouble.or_else(|| site.strays.trouble(&facts.id))?;
+        let error = trouble.or_else(|| site.volumes.strays.trouble(&facts.id))?;
         let remedy = remedy_of_volume(&error, name, &facts.storage);
         let remedy = match error.code {
             Code::VolumeChanged => remedy,
@@ -392,7 +392,7 @@ fn volumes_followed(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &VolumeConfig) -> Vec<Finding> {
     let mut found = Vec::new();
-    if let Some(error) = site.following.standing(&facts.id).trouble {
+    if let Some(error) = site.volumes.following.standing(&facts.id).trouble {
         let severity = if error.kind() == Kind::Unavailable { Severity::Warning } else { Severity::Critical };
         let words = format!("{} is no longer followed", facts.home);
         let finding = Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR);
@@ -406,7 +406,7 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Vo
         let finding = Finding::of("volume", name, Severity::Warning, &error).saying(words);
         found.push(finding.mended_by(remedy_of_volume(&error, name, &facts.storage)));
     }
-    if let Some(error) = site.holding.shown(&facts.id, facts).trouble {
+    if let Some(error) = site.volumes.holding.shown(&facts.id, facts).trouble {
         let words = "required replicas do not arrive";
         let finding = Finding::of("replicas", name, Severity::Warning, &error).saying(words);
         found.push(finding.mended_by(format!("`renkei volume show {name}` says which")));
@@ -456,7 +456,7 @@ fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     own.flat_map(|(name, facts)| {
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
         let behind = known.into_keys().filter(|follower| {
-            let last = site.confirmed.last(facts.id, follower).unwrap_or(site.context.started());
+            let last = site.volumes.confirmed.last(facts.id, follower).unwrap_or(site.context.started());
             last.elapsed() > FOLLOWER_SILENT_FOR && may(facts, &Principal::Host(follower.clone()), Need::Read)
         });
         behind.map(|follower| behind_finding(name, &follower)).collect::<Vec<_>>()

@@ -156,8 +156,8 @@ impl Site {
             return Err(error);
         }
         match visitor.caller().user() {
-            None => Ok(VolumeStatus::new(name, facts, Some(self.volume_standing(name)?))),
-            Some(access) => self.show_volume(access, name),
+            None => Ok(VolumeStatus::new(name, facts, Some(self.volumes.volume_standing(name)?))),
+            Some(access) => self.volumes.show_volume(access, name),
         }
     }
 
@@ -172,7 +172,7 @@ impl Site {
         }
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
         let follower = |site: SiteName| {
-            let told = self.confirmed.of(facts.id, &site);
+            let told = self.volumes.confirmed.of(facts.id, &site);
             let (record, heard) = (told.map(|(seq, _)| seq), told.map(|(_, at)| at.elapsed()));
             Follower { site, record, heard }
         };

@@ -23,7 +23,7 @@ pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
         site.context.workers.note("web", now.web.trouble());
     })?;
     site.context.spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
-    crate::volume::home::log_truncation::spawn_trimming(site)?;
+    crate::volume::home::log_truncation::spawn_trimming(&site.volumes)?;
     site.context.spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
 }
 

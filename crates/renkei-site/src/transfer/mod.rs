@@ -15,10 +15,10 @@ pub mod unfinished;
 use super::access::Access;
 use super::peer::Peer;
 use super::snapshot::Snapshot;
-use super::transfer::active::{Judged, Running};
+use super::transfer::active::{Judged, Running, Transfers};
 use super::transfer::history::Trace;
 use super::transfer::tickets::Waiting;
-use super::{Counters, Site};
+use super::{Context, Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link;
@@ -99,7 +99,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_receive(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&id, "receive", &ended);
+        note_end(&self.context, &self.transfers, &id, "receive", &ended);
         Ok(ended)
     }
 
@@ -136,7 +136,7 @@ impl Site {
         let left = parked.as_ref().and_then(|parked| parked.take());
         let (waiting, left) = self.issue_left(access, open.max_streams, left, control)?;
         let memory = waiting.allowance(self.max_streams(access));
-        let journal = self.open_journal(access, &account, &open, job, &*memory)?;
+        let journal = open_journal(&self.context, access, &account, &open, job, &*memory)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
         let offers = kept || open.options.existing != Existing::Replace || open.options.dry_run;
         tracing::info!(resuming = kept, "opening");
@@ -173,35 +173,6 @@ impl Site {
         Ok(ended)
     }
 
-    /// Opens the job's journal, which names `account`: the account that writes the files also cleans them up.
-    pub(super) fn open_journal(
-        &self,
-        access: &Access,
-        account: &Account,
-        open: &OpenReceive,
-        job: u64,
-        memory: Allow<'_>,
-    ) -> Result<Option<(Journal, State)>, Error> {
-        if open.options.dry_run {
-            return Ok(None);
-        }
-        let header = Header {
-            version: VERSION,
-            job,
-            boot: boot_id(),
-            to: Some(open.to.clone()),
-            local: Vec::new(),
-            account: account.name.clone(),
-        };
-        let folder = self.home().journal_dir();
-        let owner = access.principal.to_string();
-        check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
-        let (mut journal, state) = Journal::open(&folder, &header, memory)?;
-        journal.sign(&state, &owner)?;
-        journal.name(&state, open.transfer)?;
-        Ok(Some((journal, state)))
-    }
-
     /// Sends to the peer; `request` and errors as in [`Site::receive`].
     pub fn send(
         &self,
@@ -215,7 +186,7 @@ impl Site {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
         let ended = self.try_send(access, open, request, control).map_err(side)?.map_err(side);
-        self.note_end(&id, "send", &ended);
+        note_end(&self.context, &self.transfers, &id, "send", &ended);
         Ok(ended)
     }
 
@@ -315,24 +286,6 @@ impl Site {
     /// Maximum parked streams, at this side and at the other.
     pub(super) fn max_kept(&self, access: &Access) -> usize {
         self.max_streams(access) / 2
-    }
-
-    pub(super) fn note_end(&self, id: &str, direction: &str, result: &Result<Summary, Error>) {
-        self.transfers.ended(id, direction, result);
-        let counters = &self.context.counters;
-        match result {
-            Ok(summary) => {
-                Counters::add(&counters.transfers_done, 1);
-                Counters::add(&counters.files_total, summary.files);
-                Counters::add(&counters.bytes_total, summary.bytes_moved);
-                let Summary { files, bytes, failed, .. } = summary;
-                tracing::info!(files, bytes, failed, "finished");
-            }
-            Err(error) => {
-                Counters::add(&counters.transfers_failed, 1);
-                tracing::warn!(%error, "failed");
-            }
-        }
     }
 }
 
@@ -448,4 +401,57 @@ fn open_root(place: super::access::Opened, source: &Source) -> Result<Root, Erro
     };
     let dir = place.run("open", open).map_err(|error| error.under(&format!("/{}", from.storage)))?;
     Ok(Root { dir, from: below, to, alone, shown: format!("/{}", from.storage) })
+}
+
+/// Opens the job's journal, which names `account`: the account that writes the files also cleans them up.
+pub(super) fn open_journal(
+    context: &Context,
+    access: &Access,
+    account: &Account,
+    open: &OpenReceive,
+    job: u64,
+    memory: Allow<'_>,
+) -> Result<Option<(Journal, State)>, Error> {
+    if open.options.dry_run {
+        return Ok(None);
+    }
+    let header = Header {
+        version: VERSION,
+        job,
+        boot: boot_id(),
+        to: Some(open.to.clone()),
+        local: Vec::new(),
+        account: account.name.clone(),
+    };
+    let folder = context.home().journal_dir();
+    let owner = access.principal.to_string();
+    check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
+    let (mut journal, state) = Journal::open(&folder, &header, memory)?;
+    journal.sign(&state, &owner)?;
+    journal.name(&state, open.transfer)?;
+    Ok(Some((journal, state)))
+}
+
+pub(super) fn note_end(
+    context: &Context,
+    transfers: &Transfers,
+    id: &str,
+    direction: &str,
+    result: &Result<Summary, Error>,
+) {
+    transfers.ended(id, direction, result);
+    let counters = &context.counters;
+    match result {
+        Ok(summary) => {
+            Counters::add(&counters.transfers_done, 1);
+            Counters::add(&counters.files_total, summary.files);
+            Counters::add(&counters.bytes_total, summary.bytes_moved);
+            let Summary { files, bytes, failed, .. } = summary;
+            tracing::info!(files, bytes, failed, "finished");
+        }
+        Err(error) => {
+            Counters::add(&counters.transfers_failed, 1);
+            tracing::warn!(%error, "failed");
+        }
+    }
 }

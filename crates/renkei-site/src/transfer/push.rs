@@ -7,7 +7,7 @@
 use super::active::Listed;
 use super::connection_pool::PooledSession;
 use super::history::Trace;
-use super::{Stop, Watch, places, running, send_job, storages};
+use super::{Stop, Watch, note_end, places, running, send_job, storages};
 use crate::Site;
 use crate::access::Access;
 use crate::evidence::Evidence;
@@ -148,7 +148,7 @@ impl Site {
             "client" => Error { side: access.site().into(), ..error },
             _ => error.at(access.site()),
         });
-        self.note_end(&id, "send", &result);
+        note_end(&self.context, &self.transfers, &id, "send", &result);
         result
     }
 

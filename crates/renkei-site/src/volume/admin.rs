@@ -6,9 +6,9 @@
 //! nothing is reached through a volume that its creator could not reach. The location of a volume and its owner
 //! stay with the administrator.
 
-use crate::Site;
 use crate::access::{Access, Opened};
 use crate::snapshot::Snapshot;
+use crate::volume::VolumeService;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::Place;
 use renkei_core::wire::volume::Manage;
@@ -33,7 +33,7 @@ struct Wanted<'w> {
     settings: &'w [(String, String)],
 }
 
-impl Site {
+impl VolumeService {
     /// Executes a user's request on a volume; returns the result as JSON.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Site {
 
     /// The status of a volume as a user may see it.
     pub(crate) fn show_volume(&self, access: &Access, name: &str) -> Result<VolumeStatus, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         let is_manager = manages(facts, access);
         if !is_manager && !access.volumes().iter().any(|(seen, _)| seen == name) {
@@ -109,7 +109,7 @@ impl Site {
 
     /// The configuration of a volume, if the user is one of its managers.
     fn managed(&self, access: &Access, name: &str) -> Result<VolumeConfig, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         if manages(facts, access) {
             return Ok(facts.clone());
@@ -131,9 +131,9 @@ impl Site {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
         self.managed(access, name)?;
         // From the file, which may be newer than the snapshot.
-        let mut facts = volume_config::find(self.home(), name)?;
+        let mut facts = volume_config::find(self.context.home(), name)?;
         edit(&mut facts)?;
-        facts.store(self.home(), name)?;
+        facts.store(self.context.home(), name)?;
         self.context.read_again();
         Ok(told(()))
     }
@@ -141,24 +141,24 @@ impl Site {
     fn delete_volume(&self, access: &Access, name: &str) -> Result<(), Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
         let facts = self.managed(access, name)?;
-        if self.snapshot().follows(&facts) {
+        if self.context.snapshot().follows(&facts) {
             let cause = "it is followed here; its administrator ends that with `renkei volume unsubscribe`";
             return Err(Error::new(Code::UsageInvalid, "delete volume", name, cause));
         }
-        volume_config::remove(self.home(), name)?;
-        self.release_folder(&self.snapshot(), &facts);
+        volume_config::remove(self.context.home(), name)?;
+        self.release_folder(&self.context.snapshot(), &facts);
         self.context.read_again();
         self.forget_volume(facts.id)
     }
 
     fn make_volume(&self, access: &Access, wanted: &Wanted<'_>) -> Result<(), Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         check_maker(access, &snapshot)?;
         let Wanted { name, storage, path, in_place, settings } = wanted;
-        let (named, storage) = (*storage, check_name(name, storage, &snapshot.config, self.home())?);
+        let (named, storage) = (*storage, check_name(name, storage, &snapshot.config, self.context.home())?);
         let place = Place { storage: named.into(), path: relative(Path::new(path), &storage.path)? };
-        refuse_overlap(&folder(storage, &place.path), &snapshot.config, self.home())?;
+        refuse_overlap(&folder(storage, &place.path), &snapshot.config, self.context.home())?;
         let opened = access.open(&place, true)?;
         let account = opened.account.clone();
         let facts = VolumeConfig::new(
@@ -173,7 +173,7 @@ impl Site {
         settings.iter().try_for_each(|(key, value)| set(&mut facts, key, value))?;
         take_folder(opened, *in_place)?;
         mark(&storage.path, &place.path, &DirectoryClaim::new(&facts.id, &snapshot.site));
-        facts.store(self.home(), name)?;
+        facts.store(self.context.home(), name)?;
         self.context.read_again();
         Ok(())
     }

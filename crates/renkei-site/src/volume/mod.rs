@@ -14,3 +14,51 @@ pub(crate) mod site_leases;
 mod standing;
 pub(crate) mod tree_walk;
 pub(crate) mod verdict;
+
+use crate::Context;
+use crate::relay::Relay;
+use crate::transfer::active::Transfers;
+use follower::{log_tailing::Following, restored_home::Strays};
+use home::{backfill::Backfill, log_truncation::Confirmed, placement::PlacementState};
+use replica::{read_through::ReadThrough, reconcile::ReplicaReconciler, scrub::Scrubber};
+use std::sync::{Arc, Mutex};
+
+/// The volumes of a PoP, those of this site and the followed ones.
+pub struct VolumeService {
+    context: Arc<Context>,
+    relay: Arc<Relay>,
+    transfers: Arc<Transfers>,
+    read_through: Arc<ReadThrough>,
+    pub(crate) following: Following,
+    collecting: Backfill,
+    pub(crate) holding: ReplicaReconciler,
+    placing: PlacementState,
+    pub(crate) verifying: Scrubber,
+    pub(crate) confirmed: Confirmed,
+    pub(crate) strays: Strays,
+    /// Held while the facts of a volume change.
+    managing: Mutex<()>,
+    /// Held while a follower is assigned its number.
+    numbering: Mutex<()>,
+}
+
+impl VolumeService {
+    /// The volumes of a PoP, before any work on them.
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<Transfers>) -> Self {
+        VolumeService {
+            context: context.clone(),
+            relay: relay.clone(),
+            transfers: transfers.clone(),
+            read_through: Arc::new(ReadThrough::new(context, relay, transfers)),
+            following: Following::default(),
+            collecting: Backfill::default(),
+            holding: ReplicaReconciler::default(),
+            placing: PlacementState::default(),
+            verifying: Scrubber::default(),
+            confirmed: Confirmed::default(),
+            strays: Strays::default(),
+            managing: Mutex::default(),
+            numbering: Mutex::default(),
+        }
+    }
+}

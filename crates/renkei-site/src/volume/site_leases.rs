@@ -5,9 +5,9 @@
 //! lease ([`renkei_volume::follower::site_lease`]). For unused volumes nothing is requested. Rules:
 //! [`renkei_core::lease::site`].
 
-use crate::Site;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
+use crate::volume::VolumeService;
 use crate::volume::request::{ask, is_followed, may};
 use crate::workers::spawn;
 use renkei_catalogue::VolumeId;
@@ -60,7 +60,7 @@ pub(crate) fn forget_writers(snapshot: &Snapshot) {
     }
 }
 
-impl Site {
+impl VolumeService {
     /// A volume of this site, and the number of the follower that asks about it.
     fn volume_of_follower(
         &self,
@@ -70,7 +70,7 @@ impl Site {
     ) -> Result<(Arc<Volume>, Origin), Error> {
         let (_, tree) = self.open_for(proof, id, need)?;
         let unknown = || Error::new(Code::VolumeUnknown, "lease", "volume", "");
-        let volume = self.snapshot().volume_of(id).ok_or_else(unknown)??;
+        let volume = self.context.snapshot().volume_of(id).ok_or_else(unknown)??;
         Ok((volume, follower_number(&tree, proof.principal.site())?))
     }
 
@@ -108,7 +108,7 @@ impl Site {
 
 /// The requester of one of the threads, for one followed volume.
 struct Asker {
-    site: Weak<Site>,
+    volumes: Weak<VolumeService>,
     name: String,
     facts: VolumeConfig,
     pending: Arc<Outbox>,
@@ -126,13 +126,13 @@ struct Flushing {
 
 /// Starts the lease threads of a followed volume.
 pub(crate) fn spawn_lease_keepers(
-    site: &Arc<Site>,
+    volumes: &Arc<VolumeService>,
     name: &str,
     facts: &VolumeConfig,
     pending: &Arc<Outbox>,
 ) -> Result<(), Error> {
     let asker = || Asker {
-        site: Arc::downgrade(site),
+        volumes: Arc::downgrade(volumes),
         name: name.into(),
         facts: facts.clone(),
         pending: pending.clone(),
@@ -147,8 +147,8 @@ pub(crate) fn spawn_lease_keepers(
 
 impl Asker {
     /// The site, as long as it follows the volume.
-    fn here(&self) -> Option<Arc<Site>> {
-        self.site.upgrade().filter(|site| is_followed(site, &self.facts))
+    fn here(&self) -> Option<Arc<VolumeService>> {
+        self.volumes.upgrade().filter(|site| is_followed(site, &self.facts))
     }
 
     /// Works over successive connections until the volume is no longer followed.

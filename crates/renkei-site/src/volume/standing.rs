@@ -1,9 +1,9 @@
 //! The standing of the volumes, and comparison of their catalogues with their files.
 
 use super::tree_walk::{locate, no_volume};
-use crate::Site;
 use crate::access::Access;
 use crate::files::stat;
+use crate::volume::VolumeService;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Kind;
 use renkei_core::namespace::quota::{Limit, Use};
@@ -32,13 +32,13 @@ fn rows_here(duties: &Duties, left: Vec<Room>) -> Vec<UseRow> {
     rows
 }
 
-impl Site {
+impl VolumeService {
     /// The status of a volume.
     ///
     /// # Errors
     /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
     pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
             let VolumeStatus { seq, last, heard_s, trouble, pending, .. } =
                 self.volume_status(name, facts)?;
@@ -84,10 +84,10 @@ impl Site {
     /// Compares a volume's catalogue with its plain files now.
     ///
     /// # Errors
-    /// As [`Site::volume_standing`], and those of the reconciler.
+    /// As [`VolumeService::volume_standing`], and those of the reconciler.
     pub fn check_volume(&self, name: &str, stop: &Stop) -> Result<Scanned, Error> {
         let check = || {
-            let volume = self.snapshot().volume(name).ok_or_else(|| unknown(name))??;
+            let volume = self.context.snapshot().volume(name).ok_or_else(|| unknown(name))??;
             volume.check(|| stop.check().is_ok())
         };
         match check() {
@@ -100,9 +100,9 @@ impl Site {
     /// Accepts the present directory of a volume's files as the volume's, and compares the two.
     ///
     /// # Errors
-    /// `VolumeChanged` if files are missing and `incomplete` does not allow that, else as [`Site::check_volume`].
+    /// `VolumeChanged` if files are missing and `incomplete` does not allow that, else as [`VolumeService::check_volume`].
     pub fn accept_volume(&self, name: &str, incomplete: bool) -> Result<Scanned, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
             let taken = snapshot.accept_copy(name, facts, incomplete)?;
             // Missing files of the pinned folders are pulled again.
@@ -125,7 +125,7 @@ impl Site {
     /// # Errors
     /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
     pub(crate) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
         if let Some(volume) = snapshot.volume(&place.storage) {
@@ -148,7 +148,7 @@ impl Site {
     /// # Errors
     /// `PathExists` if there is such a volume; `CatalogueFailed`.
     pub fn forget_volume(&self, id: [u8; 16]) -> Result<(), Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         if let Some((name, _)) = snapshot.volumes.iter().find(|(_, facts)| facts.id == id) {
             return Err(Error::new(Code::PathExists, "forget volume", name, "it was not deleted"));
         }
@@ -160,7 +160,7 @@ impl Site {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn volume_status(&self, name: &str, facts: &VolumeConfig) -> Result<VolumeStatus, Error> {
-        let (snapshot, standing) = (self.snapshot(), self.following.standing(&facts.id));
+        let (snapshot, standing) = (self.context.snapshot(), self.following.standing(&facts.id));
         let (tree, is_followed) = (snapshot.volume_tree(facts.id)?, snapshot.follows(facts));
         let seq = tree.position()?.seq;
         Ok(VolumeStatus {
@@ -203,13 +203,13 @@ impl Site {
     fn here(&self, done: Result<Tally, Error>) -> Result<VolumeReply, Error> {
         let mut tally = done?;
         for failure in &mut tally.failures {
-            failure.error = failure.error.clone().at(self.name().as_str());
+            failure.error = failure.error.clone().at(self.context.name().as_str());
         }
         Ok(VolumeReply::Tally(tally))
     }
 
     fn list_volumes(&self, access: &Access) -> Result<Vec<VolumeStatus>, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let seen = access.volumes().into_iter();
         seen.filter_map(|(name, _)| snapshot.volumes.get(&name).map(|facts| self.volume_status(&name, facts)))
             .collect()

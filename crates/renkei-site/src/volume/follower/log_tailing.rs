@@ -6,7 +6,7 @@
 
 use super::bootstrap::take_pages;
 use super::outbox_push::hand_in;
-use crate::Site;
+use crate::volume::VolumeService;
 use crate::volume::request::{LOOK_EVERY, PATIENCE, about, ask, followed, is_followed, shorter};
 use crate::volume::site_leases::spawn_lease_keepers;
 use crate::workers::spawn;
@@ -95,12 +95,12 @@ impl Following {
 }
 
 /// Starts the thread that starts followers, which runs as long as the site exists.
-pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_following(site: &Arc<VolumeService>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("following", move || {
         while let Some(here) = site.upgrade() {
             let turn = here.context.workers.begin("following");
-            let snapshot = here.last_snapshot();
+            let snapshot = here.context.last_snapshot();
             for (name, facts) in followed(&snapshot) {
                 begin(&here, name, facts);
                 if here.following.standing(&facts.id).heard.is_some() {
@@ -116,19 +116,19 @@ pub fn spawn_following(site: &Arc<Site>) -> Result<(), Error> {
 }
 
 /// Starts following a volume, unless it is followed already.
-fn begin(site: &Arc<Site>, name: &str, facts: &VolumeConfig) {
-    if !site.following.begin(facts.id) {
+fn begin(volumes: &Arc<VolumeService>, name: &str, facts: &VolumeConfig) {
+    if !volumes.following.begin(facts.id) {
         return;
     }
-    let (weak, name, followed) = (Arc::downgrade(site), name.to_owned(), facts.clone());
+    let (weak, name, followed) = (Arc::downgrade(volumes), name.to_owned(), facts.clone());
     if let Err(error) = spawn("follow", move || keep_following(&weak, &name, &followed)) {
         tracing::warn!(%error, "a volume is not followed");
-        site.following.lock().remove(&facts.id);
+        volumes.following.lock().remove(&facts.id);
     }
 }
 
 /// Follows one volume until the subscription ends.
-fn keep_following(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
+fn keep_following(site: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) {
     let mut pause = AGAIN_AFTER.0;
     if let Some(here) = site.upgrade()
         && let Err(error) = begin_writing(&here, name, facts)
@@ -153,9 +153,9 @@ fn keep_following(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
 }
 
 /// Recovers the state of a PoP that was killed, and starts the push of local changes.
-fn begin_writing(site: &Arc<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
+fn begin_writing(volumes: &Arc<VolumeService>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     let (contents, account) =
-        (site.snapshot().contents(name, facts)?, Account::lookup_to_lend(&facts.account)?);
+        (volumes.context.snapshot().contents(name, facts)?, Account::lookup_to_lend(&facts.account)?);
     let pending = contents.pending.clone();
     if let Some(plain) = contents.plain {
         let group = group_name(account.gid).unwrap_or_else(|| account.gid.to_string());
@@ -163,14 +163,19 @@ fn begin_writing(site: &Arc<Site>, name: &str, facts: &VolumeConfig) -> Result<(
         let work = move || recover(&pending, &writer);
         account.spawn("recover", work)?.join().expect("a panic aborts the process")?;
     }
-    spawn_lease_keepers(site, name, facts, &contents.pending)?;
-    let (weak, name, facts) = (Arc::downgrade(site), name.to_owned(), facts.clone());
+    spawn_lease_keepers(volumes, name, facts, &contents.pending)?;
+    let (weak, name, facts) = (Arc::downgrade(volumes), name.to_owned(), facts.clone());
     spawn("hand in", move || hand_in(&weak, &name, &facts))
 }
 
 /// Applies records as they arrive; returns without an error when the volume is no longer followed.
-fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) -> Result<(), Error> {
-    let contents = site.snapshot().contents(name, facts)?;
+fn follow(
+    volumes: &Arc<VolumeService>,
+    name: &str,
+    facts: &VolumeConfig,
+    heard: &mut bool,
+) -> Result<(), Error> {
+    let contents = volumes.context.snapshot().contents(name, facts)?;
     let account = Account::lookup_to_lend(&facts.account)?;
     let (tree, plain) = (&contents.tree, contents.plain.as_ref().map(|plain| (plain, &account)));
     let run_as = |work: Box<dyn FnOnce() + Send>| {
@@ -178,29 +183,29 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
         Ok(())
     };
     let pending = &contents.pending;
-    let (mut session, found) = site.home_of_log(facts, tree)?;
+    let (mut session, found) = volumes.home_of_log(facts, tree)?;
     if let Some((incarnation, descent)) = found {
         if let Descent::Until(until) = descent {
-            site.reconcile(&mut session, name, facts, &contents, (incarnation, until))?;
+            volumes.reconcile(&mut session, name, facts, &contents, (incarnation, until))?;
         }
         note_followed(tree, incarnation)?;
     }
     let origin = enlist(&mut session, name, facts, pending)?;
-    let is_late = site.following.standing(&facts.id).is_late;
+    let is_late = volumes.following.standing(&facts.id).is_late;
     if is_late || tree.position()?.seq == 0 || tree.has_late_copy()? {
-        take_pages(&mut session, facts.id, tree, origin, plain, &|| is_followed(site, facts))?;
+        take_pages(&mut session, facts.id, tree, origin, plain, &|| is_followed(volumes, facts))?;
         pending.begin_anew()?;
-        site.holding.touch_all(&facts.id);
+        volumes.holding.touch_all(&facts.id);
         pending.leases().changed_anywhere(None, &Changed { all: true, ..Changed::default() });
-        site.following.change(&facts.id, |standing| standing.is_late = false);
+        volumes.following.change(&facts.id, |standing| standing.is_late = false);
     }
     tree.remove_old_copies()?;
     pending.on_connected();
     let (mut last, mut empty) = (0, 0);
-    while is_followed(site, facts) {
+    while is_followed(volumes, facts) {
         let (mut seq, mut broken) = (tree.position()?.seq, None);
         let patience = match *heard {
-            true if site.holding.has_news(&facts.id) => LOOK_EVERY,
+            true if volumes.holding.has_news(&facts.id) => LOOK_EVERY,
             true => PATIENCE,
             // The last record of the home is not known yet.
             false => Duration::ZERO,
@@ -216,7 +221,7 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
                 seq += records.len() as u64;
                 let plain = plain.map(|(plain, _)| (plain, &run_as as &RunAs<'_>));
                 broken = apply(pending, origin, &records, plain).err();
-                site.holding.touch(&facts.id, &records);
+                volumes.holding.touch(&facts.id, &records);
             }
             Ok(())
         })?;
@@ -230,14 +235,14 @@ fn follow(site: &Arc<Site>, name: &str, facts: &VolumeConfig, heard: &mut bool) 
             return Err(violation("log", "no records, though it says that there are more"));
         }
         *heard = true;
-        site.read_through.note_asked(&facts.home, None);
-        site.following.change(&facts.id, |standing| {
+        volumes.read_through.note_asked(&facts.home, None);
+        volumes.following.change(&facts.id, |standing| {
             (standing.last, standing.heard, standing.trouble) = (last, Some(Instant::now()), None);
         });
-        site.ask_duties(&mut session, name, facts, seq == asked || pending.is_limited())?;
+        volumes.ask_duties(&mut session, name, facts, seq == asked || pending.is_limited())?;
         if seq == last {
             pending.on_whole()?;
-            site.hold_what_shall_be(name, &facts.id);
+            volumes.hold_what_shall_be(name, &facts.id);
         }
         if seq == asked && pending.enlisted().is_none_or(|enlisted| !enlisted.writes) {
             // No records arrived: check whether this site has a write grant by now.
@@ -299,13 +304,13 @@ pub struct Subscription {
     pub refuses_policy: bool,
 }
 
-impl Site {
+impl VolumeService {
     /// Subscribes to a volume. All users of this site may read it, until its grants say otherwise.
     ///
     /// # Errors
     /// Those of the home; `PathExists` for a name that is taken here.
     pub fn subscribe(&self, wanted: &Subscription) -> Result<(), Error> {
-        let (snapshot, name) = (self.snapshot(), &wanted.name);
+        let (snapshot, name) = (self.context.snapshot(), &wanted.name);
         if snapshot.volumes.contains_key(name) || snapshot.storages.contains_key(name) {
             return Err(Error::new(
                 Code::PathExists,
@@ -318,7 +323,7 @@ impl Site {
             return Err(Error::new(Code::UsageInvalid, "subscribe", name, "its home is this site"));
         }
         if let Some(storage) = snapshot.config.storage.get(&wanted.storage) {
-            refuse_taken(&storage.path.join(name), &snapshot.config, self.home())?;
+            refuse_taken(&storage.path.join(name), &snapshot.config, self.context.home())?;
         }
         let mut session = self.relay.dialler(&snapshot)?.connect(&wanted.home)?;
         let VolumeReply::Followed { volume, .. } = ask(&mut session, AboutVolume::Follow(name.clone()))?
@@ -341,7 +346,7 @@ impl Site {
             care: VolumeSettings { refuses_policy: wanted.refuses_policy, ..VolumeSettings::default() },
             ..VolumeConfig::new(volume, home, &wanted.storage, path, account)
         };
-        facts.store(self.home(), name)?;
+        facts.store(self.context.home(), name)?;
         tracing::info!(target: "audit", volume = name, home = %wanted.home, "subscribed");
         Ok(())
     }

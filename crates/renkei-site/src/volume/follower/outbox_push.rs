@@ -4,7 +4,7 @@
 //! The home skips changes that its log has, so a push is idempotent and is repeated after a lost connection. The
 //! outcome of a change is in the log, and arrives with it; nothing is settled here.
 
-use crate::Site;
+use crate::volume::VolumeService;
 use crate::volume::request::{about, is_followed};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::SequencedChange;
@@ -29,8 +29,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_secs(5);
 
 /// Pushes changes until the volume is no longer followed.
-pub(crate) fn hand_in(site: &Weak<Site>, name: &str, facts: &VolumeConfig) {
-    let Some(pending) = site.upgrade().and_then(|site| site.snapshot().pending(name, facts).ok()) else {
+pub(crate) fn hand_in(site: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) {
+    let Some(pending) = site.upgrade().and_then(|site| site.context.snapshot().pending(name, facts).ok())
+    else {
         return;
     };
     let (mut calls, mut pause) = (0, AGAIN_AFTER.0);
@@ -65,9 +66,14 @@ fn may_hand_in(pending: &Outbox) -> bool {
 }
 
 /// One connection: pushes pending and new changes until it is idle.
-fn converse(site: &Arc<Site>, name: &str, pending: &Outbox, facts: &VolumeConfig) -> Result<(), Error> {
+fn converse(
+    volumes: &Arc<VolumeService>,
+    name: &str,
+    pending: &Outbox,
+    facts: &VolumeConfig,
+) -> Result<(), Error> {
     let connections = pending.connections();
-    let (mut session, found) = site.home_of_log(facts, pending.tree())?;
+    let (mut session, found) = volumes.home_of_log(facts, pending.tree())?;
     if let Some((_, Descent::Until(until))) = found {
         // The changes refer to another tree; the log follower compares the two first.
         let cause = format!("the logs are one up to record {until} alone");
@@ -75,12 +81,12 @@ fn converse(site: &Arc<Site>, name: &str, pending: &Outbox, facts: &VolumeConfig
     }
     let (mut sent, mut calls, mut quiet) =
         (0, pending.wait_for_call(u64::MAX, Duration::ZERO), Duration::ZERO);
-    while is_followed(site, facts) && may_hand_in(pending) {
+    while is_followed(volumes, facts) && may_hand_in(pending) {
         if pending.connections() != connections {
             return Ok(());
         }
         if pending.wants_room() {
-            site.ask_duties(&mut session, name, facts, true)?;
+            volumes.ask_duties(&mut session, name, facts, true)?;
         }
         let changes = pending.next_kept(sent, MOST_CHANGES * AHEAD)?;
         if changes.is_empty() {

@@ -5,8 +5,8 @@
 //! The condition is reported at both ends as long as it lasts, with its code.
 
 use super::bootstrap::take_another;
-use crate::Site;
 use crate::snapshot::Snapshot;
+use crate::volume::VolumeService;
 use crate::volume::request::{ask, is_followed};
 use crate::volume_content::Contents;
 use renkei_catalogue::{VolumeId, VolumeTree};
@@ -44,7 +44,7 @@ impl Strays {
     }
 }
 
-impl Site {
+impl VolumeService {
     /// At the home: tells a follower how its records relate to the log.
     pub(crate) fn tell_lineage(
         &self,
@@ -82,7 +82,7 @@ impl Site {
         facts: &VolumeConfig,
         tree: &VolumeTree,
     ) -> Result<(Session, Option<(Incarnation, Descent)>), Error> {
-        let connect = || self.relay.dialler(&self.snapshot())?.connect(&facts.home);
+        let connect = || self.relay.dialler(&self.context.snapshot())?.connect(&facts.home);
         let mut session = connect()?;
         let own = claim(tree)?;
         match ask_lineage(&mut session, facts, &own) {
@@ -111,7 +111,7 @@ impl Site {
         let seq = tree.position()?.seq;
         let cause =
             format!("record {seq} was followed, and the logs are one up to {until}; the trees are compared");
-        let error = Error::new(Code::HistoryDiffers, "follow", name, cause).at(self.name().as_str());
+        let error = Error::new(Code::HistoryDiffers, "follow", name, cause).at(self.context.name().as_str());
         tracing::warn!(target: "audit", volume = name, home = %facts.home, %error, "the home has another log");
         self.following.note_trouble(&facts.id, error);
         let VolumeReply::Followed { volume, origin, writes } =
@@ -154,11 +154,11 @@ impl Site {
     /// # Errors
     /// `CatalogueFailed`; the next start tries again.
     pub fn begin_after_restore(&self) -> Result<(), Error> {
-        let marker = self.home().restored_file();
+        let marker = self.context.home().restored_file();
         if !marker.exists() {
             return Ok(());
         }
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         for (name, facts) in &snapshot.volumes {
             let tree = snapshot.volume_tree(facts.id)?;
             match snapshot.follows(facts) {

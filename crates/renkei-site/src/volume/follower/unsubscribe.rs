@@ -1,8 +1,8 @@
 //! The end of a subscription. Unreplicated data of this site is given up only with an explicit confirmation, and stays
 //! as plain files.
 
-use crate::Site;
 use crate::snapshot::Snapshot;
+use crate::volume::VolumeService;
 use crate::volume::replica::eviction::written;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::NodeId;
@@ -22,14 +22,14 @@ struct Unfetched {
     away: Option<Error>,
 }
 
-impl Site {
+impl VolumeService {
     /// Unsubscribes from a volume; returns the data that only this site had. Without `abandon` there must be none.
     ///
     /// # Errors
     /// `ChangesWait`, `VolumeUnknown`, `CatalogueFailed`; those of the connection to the home, if it is needed.
     pub fn unsubscribe(&self, name: &str, abandon: bool) -> Result<Unreplicated, Error> {
         let _one = self.managing.lock().expect("no thread panics while it holds the lock");
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let followed = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts));
         let facts = followed.ok_or_else(|| unknown(name))?;
         let pending = snapshot.pending(name, facts)?;
@@ -56,7 +56,7 @@ impl Site {
                 None => Error::new(Code::ChangesWait, "unsubscribe", name, only.told()),
             });
         }
-        volume_config::remove(self.home(), name)?;
+        volume_config::remove(self.context.home(), name)?;
         pending.stop();
         drop(turn);
         self.release_folder(&snapshot, facts);

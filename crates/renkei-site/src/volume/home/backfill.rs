@@ -6,11 +6,11 @@
 //! alone has is requested again. Guarantee: content in its place is verified and durable, and missing content stays
 //! listed as remote, after any kill.
 
-use crate::Site;
 use crate::access::Access;
 use crate::files::checksum;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
+use crate::volume::VolumeService;
 use crate::volume::replica::pull::Pull;
 use renkei_catalogue::{AwayAt, OWN, VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
@@ -115,7 +115,7 @@ impl Backfill {
     }
 }
 
-impl Site {
+impl VolumeService {
     /// The sites that may have content that the home lacks, the writer first.
     pub(crate) fn holders_in_order(
         &self,
@@ -124,14 +124,14 @@ impl Site {
         wrote: Option<&SiteName>,
         path: &RelPath,
     ) -> Result<Vec<SiteName>, Error> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         Ok(self.read_through.sources(wrote, &self.fellows(facts, tree, None)?, path))
     }
 
     /// Starts the backfill of a volume of this site; one of its followers was just heard from.
     pub(crate) fn collect_from(self: &Arc<Self>, id: VolumeId, heard: &SiteName) {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let named = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && !snapshot.follows(facts));
         let Some((name, facts)) = named.filter(|(_, facts)| !facts.care.is_paused) else { return };
         let Some(Ok(volume)) = snapshot.volume(name) else { return };
@@ -147,8 +147,8 @@ impl Site {
     }
 }
 
-fn keep_collecting(site: &Weak<Site>, name: &str, facts: &VolumeConfig, volume: &Arc<Volume>) {
-    while let Some(here) = site.upgrade().filter(|here| here.collecting.goes_on(facts.id)) {
+fn keep_collecting(volumes: &Weak<VolumeService>, name: &str, facts: &VolumeConfig, volume: &Arc<Volume>) {
+    while let Some(here) = volumes.upgrade().filter(|here| here.collecting.goes_on(facts.id)) {
         if let Err(error) = collect(&here, name, facts, volume) {
             tracing::warn!(volume = name, %error, "not all is brought that other sites wrote");
         }
@@ -159,14 +159,14 @@ fn keep_collecting(site: &Weak<Site>, name: &str, facts: &VolumeConfig, volume: 
 
 /// One pass over all remote content.
 pub(crate) fn collect(
-    site: &Site,
+    site: &VolumeService,
     name: &str,
     facts: &VolumeConfig,
     volume: &Arc<Volume>,
 ) -> Result<(), Error> {
     let mut after = 0;
     while let Some((last, found)) = volume.find_away(after, PAGE)? {
-        if site.last_snapshot().volumes.get(name).is_some_and(|now| now.care.is_paused) {
+        if site.context.last_snapshot().volumes.get(name).is_some_and(|now| now.care.is_paused) {
             return Ok(());
         }
         after = last;
@@ -190,7 +190,7 @@ pub(crate) fn collect(
 
 /// Fetches files that one site wrote, from it or from others that have them.
 fn bring_from_any(
-    site: &Site,
+    volumes: &VolumeService,
     name: &str,
     facts: &VolumeConfig,
     volume: &Arc<Volume>,
@@ -199,20 +199,20 @@ fn bring_from_any(
 ) -> Result<(), Error> {
     let wrote = site_of(volume.tree(), origin).ok();
     let mut left = replaceable(facts, volume, found)?;
-    for from in site.holders_in_order(name, volume.tree(), wrote.as_ref(), &RelPath::root())? {
-        if left.is_empty() || !site.collecting.may_ask(facts.id, &from, origin) {
+    for from in volumes.holders_in_order(name, volume.tree(), wrote.as_ref(), &RelPath::root())? {
+        if left.is_empty() || !volumes.collecting.may_ask(facts.id, &from, origin) {
             continue;
         }
         let wanted = left.len();
-        let brought = bring(site, name, facts, volume, &from, &mut left);
-        site.read_through.note_asked(&from, brought.as_ref().err());
+        let brought = bring(volumes, name, facts, volume, &from, &mut left);
+        volumes.read_through.note_asked(&from, brought.as_ref().err());
         let asked = match &brought {
             _ if left.len() < wanted && brought.is_ok() => Asked::Gave,
             // The writer has the content, or a newer version whose record arrives soon.
             Ok(()) if wrote.as_ref() != Some(&from) => Asked::Lacks,
             _ => Asked::Failed,
         };
-        site.collecting.note(facts.id, &from, origin, asked);
+        volumes.collecting.note(facts.id, &from, origin, asked);
         if let Err(error) = brought {
             tracing::info!(volume = name, %from, %error, "new content of a follower does not arrive");
         }
@@ -241,14 +241,14 @@ fn replaceable(
 
 /// Fetches files from one site and has them moved into place; files that did not arrive stay in `wanted`.
 fn bring(
-    site: &Site,
+    volumes: &VolumeService,
     name: &str,
     facts: &VolumeConfig,
     volume: &Arc<Volume>,
     from: &SiteName,
     wanted: &mut Vec<AwayFound>,
 ) -> Result<(), Error> {
-    let (snapshot, account) = (site.snapshot(), Account::lookup_to_lend(&facts.account)?);
+    let (snapshot, account) = (volumes.context.snapshot(), Account::lookup_to_lend(&facts.account)?);
     let access = Access::of_the_pop(snapshot, &account);
     let plain = volume.plain().clone();
     let base =
@@ -265,7 +265,7 @@ fn bring(
     let shown = format!("content of /{name}");
     let pull = Pull { from, name, id: facts.id, job: key ^ JOB, to, shown, recursive: false };
     let (to, how) = ((base.clone(), None), (&Watch::default(), &Stop::default()));
-    let pulled = site.pull_into(&access, &account, &pull, to, sources, how);
+    let pulled = volumes.pull_into(&access, &account, &pull, to, sources, how);
     // Files that arrived before an interruption are there.
     let (found, checked) = (wanted.clone(), move |found: &AwayFound| is_right(&*base, found));
     let arrived = account.spawn("collect", move || {

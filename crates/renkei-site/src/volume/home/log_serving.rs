@@ -1,7 +1,7 @@
 //! Log serving: the home of a volume answers the PoPs that follow it, with records, snapshot pages, digests and leases.
 
-use crate::Site;
 use crate::access::Proof;
+use crate::volume::VolumeService;
 use crate::volume::request::{LOOK_EVERY, PATIENCE, may, shorter};
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Maximum bytes of a snapshot page, far below the largest frame.
 const PAGE_BYTES: usize = 1 << 20;
 
-impl Site {
+impl VolumeService {
     /// Answers a request of another site's PoP about a volume of this site.
     ///
     /// # Errors
@@ -57,7 +57,8 @@ impl Site {
                 let tree = self.tree_for(proof, volume, Need::Write)?;
                 let origin = follower_number(&tree, proof.principal.site())?;
                 check_changes(&changes, origin)?;
-                let opened = self.snapshot().volume_of(volume).ok_or_else(|| no_such("change volume"))??;
+                let opened =
+                    self.context.snapshot().volume_of(volume).ok_or_else(|| no_such("change volume"))??;
                 opened.submit(changes)?;
                 self.collect_from(volume, proof.principal.site());
                 Ok(VolumeReply::Taken)
@@ -82,7 +83,7 @@ impl Site {
                 self.duties(proof, &facts, &tree, offer).map(VolumeReply::Duties)
             }
             AboutVolume::Digests { volume, versions } => {
-                let tree = match self.snapshot().volume_of(volume) {
+                let tree = match self.context.snapshot().volume_of(volume) {
                     Some(_) => self.tree_for(proof, volume, Need::Read)?,
                     None => self.tree_for_others(proof, volume)?,
                 };
@@ -102,7 +103,7 @@ impl Site {
     }
 
     fn enlist_follower(&self, proof: &Proof, name: &str) -> Result<VolumeReply, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let unknown = || Error::new(Code::VolumeUnknown, "follow", name, "");
         let facts = snapshot.volumes.get(name).filter(|facts| !snapshot.follows(facts));
         let facts = facts.ok_or_else(unknown)?;
@@ -130,7 +131,7 @@ impl Site {
         id: VolumeId,
         need: Need,
     ) -> Result<(VolumeConfig, Arc<VolumeTree>), Error> {
-        let (snapshot, principal) = (self.snapshot(), &proof.principal);
+        let (snapshot, principal) = (self.context.snapshot(), &proof.principal);
         let own = snapshot.volumes.iter().find(|(_, facts)| facts.id == id && !snapshot.follows(facts));
         let unknown = || Error::new(Code::VolumeUnknown, "follow", "volume", "");
         let (name, facts) = own.ok_or_else(unknown)?;

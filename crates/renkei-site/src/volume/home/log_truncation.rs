@@ -4,7 +4,7 @@
 //! A follower that waits for records has all before them, which confirms its position. Records carry no time; so
 //! the position of the log is noted periodically, which later tells the age of its parts.
 
-use crate::Site;
+use crate::volume::VolumeService;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
@@ -76,9 +76,9 @@ impl Confirmed {
 }
 
 /// Starts the truncation thread, which runs as long as the site exists.
-pub(crate) fn spawn_trimming(site: &Arc<Site>) -> Result<(), Error> {
+pub(crate) fn spawn_trimming(site: &Arc<VolumeService>) -> Result<(), Error> {
     site.context.spawn_every(site, "logs", LOOK_EVERY, |site| {
-        let snapshot = site.last_snapshot();
+        let snapshot = site.context.last_snapshot();
         for (name, facts) in snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts)) {
             let trimmed = snapshot.volume_tree(facts.id).and_then(|tree| site.trim(name, facts, &tree));
             if let Err(error) = trimmed {
@@ -88,7 +88,7 @@ pub(crate) fn spawn_trimming(site: &Arc<Site>) -> Result<(), Error> {
     })
 }
 
-impl Site {
+impl VolumeService {
     fn trim(&self, name: &str, facts: &VolumeConfig, tree: &VolumeTree) -> Result<(), Error> {
         let seq = tree.position()?.seq;
         let now_ms = unix_ms(SystemTime::now());

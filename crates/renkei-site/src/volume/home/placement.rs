@@ -6,8 +6,8 @@
 //! which sites have been silent, are kept beside the tree, so that a restart moves nothing. Non-goal: the
 //! transfers, which are the follower's (`replica::reconcile`).
 
-use crate::Site;
 use crate::access::Proof;
+use crate::volume::VolumeService;
 use crate::volume::replica::source_selection::TELLING_BYTES;
 use crate::volume::request::may;
 use renkei_catalogue::{VolumeId, VolumeTree};
@@ -104,7 +104,7 @@ impl Told {
     }
 }
 
-impl Site {
+impl VolumeService {
     /// Takes the report of a follower and returns its duties.
     pub(crate) fn duties(
         &self,
@@ -149,7 +149,7 @@ impl Site {
         let writers: Vec<Origin> =
             known.iter().filter(|(site, _)| writes(site)).map(|(_, origin)| *origin).collect();
         let origin = known.get(site).filter(|origin| writers.contains(origin));
-        let Some((origin, volume)) = origin.zip(self.last_snapshot().volume_of(facts.id)) else {
+        let Some((origin, volume)) = origin.zip(self.context.last_snapshot().volume_of(facts.id)) else {
             return Ok(None);
         };
         volume?.hand(*origin, claim, &writers).map(Some)
@@ -178,7 +178,7 @@ impl Site {
 
     /// Space in a volume of this site; zero if it cannot be determined.
     fn room_at_home(&self, facts: &VolumeConfig) -> Space {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let name = snapshot.volumes.iter().find(|(_, now)| now.id == facts.id).map(|(name, _)| name);
         let store = name.and_then(|name| snapshot.store(name).ok());
         let space = store.and_then(|store| store.space(&RelPath::root()).ok()).unwrap_or_default();

@@ -6,8 +6,8 @@
 //! file with a visible change is its owner's new version, and is not repaired.
 
 use super::backfill::collect;
-use crate::Site;
 use crate::access::Access;
+use crate::volume::VolumeService;
 use crate::volume::request::ask;
 use crate::volume::tree_walk::{Counts, Found, each_file, no_volume};
 use crate::volume::verdict::{Checked, Verdict, check, found_wrong, judge, lost};
@@ -22,7 +22,7 @@ use renkei_volume::home::follower_registry::site_of;
 use renkei_volume::{VolumeConfig, away_content, writer};
 use std::collections::{HashMap, HashSet};
 
-impl Site {
+impl VolumeService {
     /// Verifies the plain files of a volume of this site at a place and below it, with the requester's permissions;
     /// with `repair` corrupt ones are fetched from other sites at once.
     ///
@@ -37,7 +37,7 @@ impl Site {
         stop: &Stop,
     ) -> Result<Tally, Error> {
         let opened = access.open(place, false)?;
-        let volume = self.snapshot().volume(&place.storage).ok_or_else(|| no_volume(place))??;
+        let volume = self.context.snapshot().volume(&place.storage).ok_or_else(|| no_volume(place))??;
         volume.flush()?;
         let (tree, plain, stopped) = (volume.tree().clone(), volume.plain().clone(), stop.clone());
         let (mut tally, wrong, away, judged) = opened.run("verify", move |_, path| {
@@ -129,7 +129,7 @@ impl Site {
         volume: VolumeId,
         files: &[Found],
     ) -> Result<HashSet<RelPath>, Error> {
-        let mut session = self.relay.dialler(&self.snapshot())?.connect(site)?;
+        let mut session = self.relay.dialler(&self.context.snapshot())?.connect(site)?;
         let mut not_held = HashSet::new();
         for Found { path, .. } in files {
             match ask(&mut session, AboutVolume::Held { volume, path: path.clone() })? {

@@ -3,8 +3,8 @@
 //! Content that this site wrote stays until the home has fetched it. The home is asked about the versions in
 //! question only; while it is unreachable, they stay.
 
-use crate::Site;
 use crate::access::Access;
+use crate::volume::VolumeService;
 use crate::volume::replica::service::Copy;
 use crate::volume::request::ask;
 use crate::volume::tree_walk::{Counts, Found, each_file, each_page};
@@ -17,7 +17,7 @@ use renkei_mover::Stop;
 use renkei_store::tree::dir_of;
 use std::collections::HashSet;
 
-impl Site {
+impl VolumeService {
     /// Evicts the replicas at a place and below it.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Site {
         if versions.is_empty() {
             return Ok(missing);
         }
-        let mut session = self.relay.dialler(&self.snapshot())?.connect(&copy.facts.home)?;
+        let mut session = self.relay.dialler(&self.context.snapshot())?.connect(&copy.facts.home)?;
         for versions in versions.chunks(MOST_VERSIONS) {
             let about = AboutVolume::Kept { volume: copy.facts.id, versions: versions.to_vec() };
             let kept = match ask(&mut session, about)? {

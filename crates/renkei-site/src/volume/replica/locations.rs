@@ -4,9 +4,9 @@
 //! The home knows its followers, so it asks them; a follower asks the home. No list is kept that could be out of
 //! date. A site that does not answer within seconds is reported as unknown, with the reason.
 
-use crate::Site;
 use crate::access::{Access, Proof};
 use crate::snapshot::Snapshot;
+use crate::volume::VolumeService;
 use crate::volume::replica::service::await_sent;
 use crate::volume::request::ask;
 use crate::volume::tree_walk::{count, no_volume};
@@ -27,14 +27,14 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 type Holders = Vec<(SiteName, Result<Tally, Error>)>;
 
-impl Site {
+impl VolumeService {
     /// The locations of the files at a place and below it.
     ///
     /// # Errors
     /// `CatalogueFailed`, `PathNotFound`.
     pub fn whereabouts(self: &Arc<Self>, access: &Access, place: &Place) -> Result<Whereabouts, Error> {
         access.open(place, false)?;
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         let tree = snapshot.volume_tree(facts.id)?;
         if snapshot.follows(facts) {
@@ -54,7 +54,7 @@ impl Site {
     /// The other holders of files, as the home reports; empty if it is unreachable.
     fn other_holders(&self, facts: &VolumeConfig, path: &RelPath) -> Holders {
         let asked = || {
-            let mut session = self.relay.dialler(&self.snapshot())?.connect(&facts.home)?;
+            let mut session = self.relay.dialler(&self.context.snapshot())?.connect(&facts.home)?;
             match ask(&mut session, AboutVolume::Holders { volume: facts.id, path: path.clone() })? {
                 VolumeReply::Holders(holders) => Ok(holders),
                 other => Err(violation("holders", format_args!("{other:?}"))),
@@ -94,14 +94,14 @@ impl Site {
             }
         }
         let own = count(tree, path)?;
-        holders.push((self.name(), Ok(if tree.away(0, 1)?.is_empty() { own.0 } else { own.1 })));
+        holders.push((self.context.name(), Ok(if tree.away(0, 1)?.is_empty() { own.0 } else { own.1 })));
         holders.sort_by(|(a, _), (b, _)| a.cmp(b));
         Ok(holders)
     }
 
     fn ask_holder(&self, follower: &SiteName, about: AboutVolume) -> Result<Tally, Error> {
         let asked = || {
-            let mut session = self.relay.dialler(&self.snapshot())?.connect(follower)?;
+            let mut session = self.relay.dialler(&self.context.snapshot())?.connect(follower)?;
             match ask(&mut session, about)? {
                 VolumeReply::Tally(tally) => Ok(tally),
                 other => Err(violation("held", format_args!("{other:?}"))),
@@ -109,7 +109,7 @@ impl Site {
         };
         asked().map_err(|error| match error.side.as_str() {
             // In this conversation the PoP is the client.
-            "client" => Error { side: self.name().to_string(), ..error },
+            "client" => Error { side: self.context.name().to_string(), ..error },
             _ => error,
         })
     }
@@ -127,7 +127,7 @@ impl Site {
 
     /// The copy of a followed volume, for the PoPs of its home and of other followers.
     pub(crate) fn tree_for_others(&self, proof: &Proof, id: VolumeId) -> Result<Arc<VolumeTree>, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         snapshot.volume_tree(of_sister(&snapshot, &proof.principal, id)?.id)
     }
 }

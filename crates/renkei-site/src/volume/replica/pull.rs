@@ -5,12 +5,12 @@
 //! with the catalogue, and missing files are pulled from the next site (`source_selection`).
 
 use super::source_selection::Tried;
-use crate::Site;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::transfer::active::Running;
 use crate::transfer::history::Trace;
-use crate::transfer::{Watch, running};
+use crate::transfer::{Watch, note_end, open_journal, running};
+use crate::volume::VolumeService;
 use crate::volume::replica::service::Copy;
 use crate::volume::request::ask;
 use crate::volume::tree_walk::{each_file, locate};
@@ -122,7 +122,7 @@ pub(crate) enum Lacking {
 /// The progress and the stop handle of a transfer.
 pub(crate) type How<'h> = (&'h Watch, &'h Stop);
 
-impl Site {
+impl VolumeService {
     /// Pulls the missing files of a followed volume, from one site after the other until none is missing. `adopt`
     /// takes the received files and returns what is still missing.
     ///
@@ -202,7 +202,7 @@ impl Site {
         if versions.is_empty() {
             return Ok(());
         }
-        let mut session = self.relay.dialler(&self.snapshot())?.connect(from)?;
+        let mut session = self.relay.dialler(&self.context.snapshot())?.connect(from)?;
         for (paths, versions) in paths.chunks(BATCH_ENTRIES).zip(versions.chunks(BATCH_ENTRIES)) {
             let about = AboutVolume::Digests { volume: copy.facts.id, versions: versions.to_vec() };
             let noted = match ask(&mut session, about)? {
@@ -218,7 +218,7 @@ impl Site {
     /// Whether another follower holds any file at a path and below it.
     fn holds_any(&self, copy: &Copy, from: &SiteName, path: &RelPath, tried: &mut Tried) -> bool {
         let held = || {
-            let mut session = self.relay.dialler(&self.snapshot())?.connect(from)?;
+            let mut session = self.relay.dialler(&self.context.snapshot())?.connect(from)?;
             let about = AboutVolume::Held { volume: copy.facts.id, path: path.clone() };
             match ask(&mut session, about)? {
                 VolumeReply::Tally(tally) => Ok(tally.files > 0),
@@ -281,10 +281,10 @@ impl Site {
         let _turn = self.holding.take_turn(&pull.id, stop)?;
         let entry = self.listed_pull(access, pull, &open, watch, stop);
         let listed = self.transfers.enter(job, entry)?;
-        let journal = self.open_journal(access, account, &open, job, &*unlimited())?;
+        let journal = open_journal(&self.context, access, account, &open, job, &*unlimited())?;
         let plain = OpenSend::plain(open.transfer, sources);
         let send = OpenSend { recursive: pull.recursive, offers: true, max_streams: MAX_STREAMS, ..plain };
-        let dialler = self.relay.dialler(&self.snapshot())?;
+        let dialler = self.relay.dialler(&self.context.snapshot())?;
         let mut session = dialler.connect(pull.from)?;
         let opened = session.ask_open(Request::OpenSend(send))?;
         let streams = dialler.join(&mut session, &opened)?;
@@ -305,7 +305,7 @@ impl Site {
             on_digest,
         };
         let ended = receive(job, &mut session.control, streams, watch, stop);
-        self.note_end(&hex(&open.transfer), "receive", &ended);
+        note_end(&self.context, &self.transfers, &hex(&open.transfer), "receive", &ended);
         ended.map(drop)
     }
 

@@ -5,10 +5,11 @@
 //! all readers of a volume, and are closed when idle.
 
 use super::source_selection::{Failing, is_of_the_way};
+use crate::Context;
 use crate::relay::Relay;
 use crate::transfer::active::Transfers;
+use crate::volume::VolumeService;
 use crate::volume_content::{RemoteContent, Wish};
-use crate::{Context, Site};
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
@@ -169,7 +170,7 @@ impl ReadFile for FarFile {
     }
 }
 
-impl RemoteContent for Site {
+impl RemoteContent for VolumeService {
     fn open_away(
         &self,
         name: &str,

@@ -6,8 +6,8 @@
 //! result is reported to the home with the next request, and shown in the volume's status.
 
 use super::dirty_set::DirtySet;
-use crate::Site;
 use crate::transfer::active::stop_soon;
+use crate::volume::VolumeService;
 use crate::volume::request::ask;
 use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};
@@ -294,7 +294,7 @@ fn wanted(state: &State, facts: &VolumeConfig) -> Vec<RelPath> {
     all.iter().filter(|one| !is_below(one)).cloned().collect()
 }
 
-impl Site {
+impl VolumeService {
     /// Exchanges the report of this site for its duties at the home, if that is due or `is_idle` says that the home
     /// had nothing else.
     pub(crate) fn ask_duties(
@@ -304,10 +304,11 @@ impl Site {
         facts: &VolumeConfig,
         is_idle: bool,
     ) -> Result<(), Error> {
-        let Some(facts) = self.snapshot().volumes.get(name).filter(|now| now.id == facts.id).cloned() else {
+        let Some(facts) = self.context.snapshot().volumes.get(name).filter(|now| now.id == facts.id).cloned()
+        else {
             return Ok(());
         };
-        let pending = self.snapshot().pending(name, &facts)?;
+        let pending = self.context.snapshot().pending(name, &facts)?;
         let is_due = self.holding.change(&facts.id, |state| {
             is_idle
                 || pending.wants_room()
@@ -324,7 +325,7 @@ impl Site {
             other => return Err(violation("duties", format_args!("{other:?}"))),
         };
         duties.allowance.clone().map_or(Ok(()), |told| pending.hear_allowance(told))?;
-        self.snapshot().pending(name, &facts)?.set_fellows(&duties.fellows)?;
+        self.context.snapshot().pending(name, &facts)?.set_fellows(&duties.fellows)?;
         self.holding.change(&facts.id, |state| {
             if state.duties.folders != duties.folders {
                 tracing::info!(target: "audit", volume = name, folders = ?duties.folders, "the home wants held here");
@@ -335,7 +336,7 @@ impl Site {
     }
 
     fn offer(&self, name: &str, facts: &VolumeConfig) -> Offer {
-        let contents = self.snapshot().contents(name, facts).ok();
+        let contents = self.context.snapshot().contents(name, facts).ok();
         let plain = contents.and_then(|contents| contents.plain);
         let space = plain.and_then(|plain| plain.space(&RelPath::root()).ok());
         let accepts = space.is_some() && !facts.care.refuses_policy;
@@ -351,7 +352,7 @@ impl Site {
     /// last one; stops a running one whose folders changed.
     pub(crate) fn hold_what_shall_be(self: &Arc<Self>, name: &str, id: &VolumeId) {
         // The folders to hold may have changed since the volume was opened.
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let Some(facts) = snapshot.volumes.get(name).filter(|now| now.id == *id) else { return };
         let begun = self.holding.change(id, |state| {
             let folders = wanted(state, facts);
@@ -419,7 +420,7 @@ impl Site {
 
     fn hold_folders(&self, name: &str, facts: &VolumeConfig, folders: &[RelPath], stop: &Stop) {
         let began = Instant::now();
-        let held = self.snapshot().volume_tree(facts.id).and_then(|tree| {
+        let held = self.context.snapshot().volume_tree(facts.id).and_then(|tree| {
             let seq = tree.position()?.seq;
             let mut is_whole = true;
             for folder in folders {

@@ -7,7 +7,7 @@
 //! MB/s). It yields to other readers (idle class of I/O), continues where it was after a restart, and keeps its
 //! results. A corrupt file is not served and is fetched again, at the home from a site that holds it (`repair`).
 
-use crate::Site;
+use crate::volume::VolumeService;
 use crate::volume::replica::service::{Wrong, give_up, plain_of_home};
 use crate::volume::tree_walk::{Found, no_volume};
 use crate::volume::verdict::judge;
@@ -119,12 +119,12 @@ impl Course {
 }
 
 /// Starts the scrub thread, which runs as long as the site exists.
-pub fn spawn_verifying(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_verifying(site: &Arc<VolumeService>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
     spawn("verifying", move || {
         while let Some(here) = site.upgrade() {
             let turn = here.context.workers.begin("verifying");
-            let snapshot = here.last_snapshot();
+            let snapshot = here.context.last_snapshot();
             snapshot.volumes.iter().for_each(|(name, facts)| here.begin_pass(name, facts));
             drop(turn);
             drop((here, snapshot));
@@ -133,10 +133,10 @@ pub fn spawn_verifying(site: &Arc<Site>) -> Result<(), Error> {
     })
 }
 
-impl Site {
+impl VolumeService {
     /// Progress and results of the scrub of a volume.
     pub(crate) fn verified(&self, facts: &VolumeConfig) -> Result<Verified, Error> {
-        Ok(Course::load(&*self.snapshot().volume_tree(facts.id)?)?.shown())
+        Ok(Course::load(&*self.context.snapshot().volume_tree(facts.id)?)?.shown())
     }
 
     /// Starts or resumes a pass, unless one is running or none is due.
@@ -147,7 +147,7 @@ impl Site {
         if !is_wanted || !is_free {
             return;
         }
-        match self.last_snapshot().volume_tree(facts.id).and_then(|tree| Course::load(&tree)) {
+        match self.context.last_snapshot().volume_tree(facts.id).and_then(|tree| Course::load(&tree)) {
             Ok(course) if course.is_due(facts.care.verify_rate) => {}
             _ => return,
         }
@@ -174,7 +174,7 @@ impl Site {
 
 /// The state of a running pass.
 struct Pass {
-    site: Weak<Site>,
+    volumes: Weak<VolumeService>,
     name: String,
     facts: VolumeConfig,
     tree: Arc<VolumeTree>,
@@ -189,10 +189,10 @@ struct Pass {
 }
 
 /// Reads the rest of a pass, as the account of the volume.
-fn pass(site: &Weak<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
+fn pass(volumes: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) -> Result<(), Error> {
     let gone = || no_volume(&Place { storage: name.into(), path: RelPath::root() });
-    let here = site.upgrade().ok_or_else(gone)?;
-    let snapshot = here.snapshot();
+    let here = volumes.upgrade().ok_or_else(gone)?;
+    let snapshot = here.context.snapshot();
     let is_home = !snapshot.follows(facts);
     let account = renkei_net::identity::account::Account::lookup_to_lend(&facts.account)?;
     let tree = snapshot.volume_tree(facts.id)?;
@@ -214,9 +214,9 @@ fn pass(site: &Weak<Site>, name: &str, facts: &VolumeConfig) -> Result<(), Error
     };
     drop((here, snapshot));
     let pace =
-        Pace { rate, due: Instant::now(), site: site.clone(), name: name.into(), facts: facts.clone() };
+        Pace { rate, due: Instant::now(), volumes: volumes.clone(), name: name.into(), facts: facts.clone() };
     let pass = Pass {
-        site: site.clone(),
+        volumes: volumes.clone(),
         name: name.into(),
         facts: facts.clone(),
         tree,
@@ -282,7 +282,7 @@ impl Pass {
 
     /// Passes a verdict to the volume at its home.
     fn tell_volume(&self, judged: Option<FileVerdict>) -> Result<(), Error> {
-        let volume = self.site.upgrade().and_then(|site| site.snapshot().volume(&self.name));
+        let volume = self.volumes.upgrade().and_then(|site| site.context.snapshot().volume(&self.name));
         match volume {
             Some(volume) if judged.is_some() => volume?.judge(judged.into_iter().collect()),
             _ => Ok(()),
@@ -313,7 +313,7 @@ impl Pass {
         if wrong.is_empty() || self.is_home {
             return Ok(());
         }
-        let Some(site) = self.site.upgrade() else { return Ok(()) };
+        let Some(site) = self.volumes.upgrade() else { return Ok(()) };
         // In a thread of the PoP's own account: this one cannot read the key for connections.
         let (name, facts) = (self.name.clone(), self.facts.clone());
         spawn("repair", move || {
@@ -332,7 +332,7 @@ struct Pace {
     rate: u64,
     /// The earliest time of the next read.
     due: Instant,
-    site: Weak<Site>,
+    volumes: Weak<VolumeService>,
     name: String,
     facts: VolumeConfig,
 }
@@ -340,15 +340,15 @@ struct Pace {
 impl Pace {
     /// Fails if the pass must end: the setting changed, or the volume is gone.
     fn check(&self) -> Result<(), Error> {
-        let wanted = |site: Arc<Site>| {
-            let snapshot = site.last_snapshot();
+        let wanted = |site: Arc<VolumeService>| {
+            let snapshot = site.context.last_snapshot();
             let now = snapshot.volumes.get(&self.name).filter(|now| now.id == self.facts.id)?;
             let same = (now.care.verify_rate, now.care.is_paused) == (self.facts.care.verify_rate, false);
             same.then_some(())
         };
         let ends =
             || Error::new(Code::Cancelled, "verify", &self.name, "another rate was set, or it is paused");
-        self.site.upgrade().and_then(wanted).ok_or_else(ends)
+        self.volumes.upgrade().and_then(wanted).ok_or_else(ends)
     }
 
     /// Waits until `bytes` more may be read.

@@ -5,10 +5,10 @@
 //! held is never served, and one found corrupt is not held. Eviction is in `eviction`.
 
 use super::pull::{Came, How, Lacking};
-use crate::Site;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
+use crate::volume::VolumeService;
 use crate::volume::tree_walk::{Counts as _, Found, each_file, each_held, each_page, locate, no_volume};
 use crate::volume::verdict::{Checked, Read, Verdict, check, found_wrong, lost, verify_one};
 use crate::volume_content::Contents;
@@ -45,7 +45,7 @@ pub(crate) struct Copy {
     pub(crate) account: Account,
 }
 
-impl Site {
+impl VolumeService {
     /// Pulls replicas of the files at a place and below it.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Site {
     /// missing files when their transfer is about to begin.
     ///
     /// # Errors
-    /// As [`Site::replicate`].
+    /// As [`VolumeService::replicate`].
     pub(crate) fn hold_in_background(
         &self,
         name: &str,
@@ -76,7 +76,7 @@ impl Site {
     /// are still missing.
     ///
     /// # Errors
-    /// As [`Site::replicate`].
+    /// As [`VolumeService::replicate`].
     pub(crate) fn hold_some(
         &self,
         name: &str,
@@ -98,7 +98,7 @@ impl Site {
 
     /// Opens a followed volume on behalf of the PoP itself.
     pub(crate) fn own_copy(&self, name: &str, facts: &VolumeConfig) -> Result<(Access, Copy), Error> {
-        let (snapshot, account) = (self.snapshot(), Account::lookup_to_lend(&facts.account)?);
+        let (snapshot, account) = (self.context.snapshot(), Account::lookup_to_lend(&facts.account)?);
         let access = Access::of_the_pop(snapshot.clone(), &account);
         let contents = snapshot.contents(name, facts)?;
         let copy = Copy { name: name.into(), facts: facts.clone(), contents, account };
@@ -156,9 +156,9 @@ impl Site {
     /// where no digest was known it is stored now. Corrupt files are no longer served.
     ///
     /// # Errors
-    /// As [`Site::evict`]; with `repair` as [`Site::replicate`].
+    /// As [`VolumeService::evict`]; with `repair` as [`VolumeService::replicate`].
     pub fn verify(&self, access: &Access, place: &Place, repair: bool, stop: &Stop) -> Result<Tally, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         if !snapshot.follows(facts) {
             return self.verify_at_home(access, place, facts, repair, stop);
@@ -203,7 +203,7 @@ impl Site {
     /// Fetches files again that the scrub found corrupt, on behalf of the PoP itself.
     ///
     /// # Errors
-    /// As [`Site::replicate`].
+    /// As [`VolumeService::replicate`].
     pub(crate) fn repair_in_background(
         &self,
         name: &str,
@@ -266,7 +266,7 @@ impl Site {
 
     /// Opens the volume of a place, if this site holds replicas of it.
     pub(crate) fn copy(&self, access: &Access, place: &Place) -> Result<Copy, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
         if !snapshot.follows(facts) {
             let cause = format!("{} is its home, which has every file", snapshot.site);
