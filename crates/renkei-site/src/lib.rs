@@ -67,8 +67,7 @@ pub struct Site {
     pub(crate) arrivals: queue::drop_folders::Arrivals,
     pub(crate) rule_states: queue::drop_folders::RuleStates,
     pub(crate) conditions: status::conditions::Conditions,
-    probing: partners::probes::PartnerProbes,
-    untold: Mutex<partners::updates::Untold>,
+    partners: Arc<partners::Partners>,
     pub(crate) queue: Arc<queue::Queue>,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) relay: Arc<relay::Relay>,
@@ -88,6 +87,7 @@ impl Site {
         let remote = snapshot.remote.clone();
         let context = Arc::new(Context::new(home, snapshot));
         let relay = Arc::new(relay::Relay::new(&context));
+        let partners = Arc::new(partners::Partners::new(&context, &relay));
         let transfers: Arc<Transfers> = Arc::default();
         let volumes = Arc::new(VolumeService::new(&context, &relay, &transfers));
         let weak: Weak<VolumeService> = Arc::downgrade(&volumes);
@@ -98,6 +98,7 @@ impl Site {
             grants: Grants::default(),
             dialled: transfer::push::Dialled::default(),
             relay,
+            partners,
             transfers,
             volumes,
             kept_sessions: OutboundPool::default(),
@@ -105,11 +106,9 @@ impl Site {
             arrivals: queue::drop_folders::Arrivals::default(),
             rule_states: queue::drop_folders::RuleStates::default(),
             conditions: status::conditions::Conditions::default(),
-            probing: partners::probes::PartnerProbes::default(),
-            untold: Mutex::default(),
             queue: Arc::default(),
             locks: Arc::default(),
-            console: status::console::Console::default(),
+            console: status::console::Console::new(&context),
             rooms: status::free_space::FreeSpace::default(),
             lending: files::file_sessions::FdPassing::default(),
             left_drafts: files::file_sessions::LeftDrafts::default(),
@@ -133,6 +132,16 @@ impl Site {
     /// The volumes.
     pub fn volumes(&self) -> &Arc<VolumeService> {
         &self.volumes
+    }
+
+    /// The sites that this one trusts.
+    pub fn partners(&self) -> &Arc<partners::Partners> {
+        &self.partners
+    }
+
+    /// Visitors of the web pages.
+    pub fn console(&self) -> &status::console::Console {
+        &self.console
     }
 
     /// The PoP's directories.
@@ -236,11 +245,23 @@ impl Site {
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
         self.workspaces.judge(now);
-        self.judge_queue(now);
+        self.partners.distribute_revocations(now, self.queue.judge(now));
         self.kept_sessions.look(now);
         self.parking.look(now);
         forget_writers(now);
         self.relay.judge(now);
+    }
+
+    /// Takes the newest revocation list of a site from its PoP.
+    ///
+    /// # Errors
+    /// `NotAllowed` from any other peer, `BadCertificate` if the site's authority did not sign it.
+    pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
+        if self.partners.take_revocations(proof, list)? {
+            // Running work is checked against it at once.
+            self.judge(&self.snapshot());
+        }
+        Ok(())
     }
 
     /// Stops the active transfers.

@@ -65,8 +65,8 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_draft_sweep(&site)?;
     spawn_cleanup(&site)?;
     spawn_watch(&site)?;
-    spawn_renewal(&site)?;
-    spawn_partners(&site)?;
+    spawn_renewal(site.context())?;
+    spawn_partners(site.partners())?;
     spawn_queue(&site)?;
     spawn_giving_up(&site)?;
     spawn_notices(&site)?;
@@ -314,7 +314,7 @@ impl Local {
     /// The secret of a console link for the administrator; other users need a certificate.
     fn console(&self, peer: Peer) -> Result<String, Error> {
         if is_administrator(peer) {
-            return self.site.console_link(Caller::Administrator);
+            return self.site.console().issue_link(Caller::Administrator);
         }
         let cause = "not the account of the PoP; with a certificate, give your site: renkei console SITE";
         Err(Error::new(Code::PermissionDenied, "open console", format!("uid {}", peer.uid), cause))

@@ -131,7 +131,7 @@ fn set_cookie(site: &Site, value: &str, seconds: u32) -> HeaderValue {
 
 /// The visitor of a session cookie.
 fn visitor(site: &Site, headers: &HeaderMap) -> Option<Visitor> {
-    cookie(site, headers).and_then(|secret| site.console_visitor(secret))
+    cookie(site, headers).and_then(|secret| site.console().visitor(secret))
 }
 
 /// Renders a page for a visitor with a session, on a blocking thread: the catalogue is read from the disk.
@@ -299,7 +299,7 @@ async fn login(
     if !is_from_here(&uri, &headers) {
         return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
     }
-    match site.console_login(&shown.t) {
+    match site.console().login(&shown.t) {
         Ok(Some(secret)) => {
             let cookie = set_cookie(&site, &secret, COOKIE_SECONDS);
             ([(SET_COOKIE, cookie)], Redirect::to("/console")).into_response()
@@ -314,11 +314,11 @@ async fn login(
 
 async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): Form<Sent>) -> Response {
     let secret = cookie(&site, &headers).map(str::to_owned);
-    let visitor = secret.as_deref().and_then(|secret| site.console_visitor(secret));
+    let visitor = secret.as_deref().and_then(|secret| site.console().visitor(secret));
     if visitor.is_some_and(|visitor| !visitor.sent(&sent.token)) {
         return answer(StatusCode::FORBIDDEN, page::not_own_form(&site.name()));
     }
-    secret.iter().for_each(|secret| site.console_logout(secret));
+    secret.iter().for_each(|secret| site.console().logout(secret));
     ([(SET_COOKIE, set_cookie(&site, "", 0))], answer(StatusCode::OK, page::closed(&site.name())))
         .into_response()
 }

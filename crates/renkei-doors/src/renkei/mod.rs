@@ -96,13 +96,13 @@ fn introduce(mut stream: TlsStream, peer: SocketAddr, site: &Arc<Site>, seat: Se
 }
 
 fn try_introduce(stream: &mut TlsStream, site: &Site) -> Result<SiteName, Error> {
-    stream.write_all(&control_frame(&Control::OwnCard(site.own_card()?)))?;
+    stream.write_all(&control_frame(&Control::OwnCard(site.partners().own_card()?)))?;
     stream.expect_by(Some(Instant::now() + CONNECT_TIMEOUT));
     let (kind, payload) = read_frame(stream)?;
     let Control::Introduce { secret, card } = decode("introduction", &payload)? else {
         return Err(violation("introduction", format_args!("another message than Introduce, {kind:?}")));
     };
-    let name = site.introduce(&stream.peer_chain(), &secret, &card)?;
+    let name = site.partners().introduce(&stream.peer_chain(), &secret, &card)?;
     stream.write_all(&control_frame(&Control::Introduced))?;
     Ok(name)
 }

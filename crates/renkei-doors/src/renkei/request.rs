@@ -72,7 +72,7 @@ pub(super) fn handle(
             .term(proof, &storage, &name, offset)
             .map(|(bytes, more)| Outcome::Reply(Reply::Term { bytes, more })),
         Request::Revocations(list) => site.take_revocations(proof, &list).map(done).map(Outcome::Reply),
-        Request::TakeCard(card) => site.take_card(proof, &card).map(done).map(Outcome::Reply),
+        Request::TakeCard(card) => site.partners().take_card(proof, &card).map(done).map(Outcome::Reply),
         Request::Volume(about) if proof.principal.user_name().is_none() => {
             let link = control.sender();
             alive(&link, |stop| site.volumes().about_volume(proof, about, stop))
@@ -214,7 +214,7 @@ fn operate(
         }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
-        Request::Ways(to) => Reply::Ways(site.try_ways(&to)?),
+        Request::Ways(to) => Reply::Ways(site.partners().try_ways(&to)?),
         Request::Transfers(listed) => Reply::Transfers(site.transfers(Caller::User(access), &listed)?),
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Caller::User(access), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
@@ -228,7 +228,7 @@ fn operate(
         Request::Buffer => Reply::Buffer(site.buffer_status(Caller::User(access))?),
         Request::Volume(about) => Reply::Volume(site.volumes().about_volume_for(access, about, stop)?),
         Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
-        Request::Console => Reply::Console(site.console_link(Caller::User(access))?),
+        Request::Console => Reply::Console(site.console().issue_link(Caller::User(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
 }

@@ -6,7 +6,7 @@
 //! trusts the other before both have proved their identity. Non-goal: mapping; the users of a trusted site have no
 //! account until the administrator gives them one.
 
-use crate::Site;
+use super::Partners;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error, Retry};
 use renkei_core::path::SiteName;
@@ -28,10 +28,10 @@ use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-impl Site {
+impl Partners {
     /// The card for any peer that asks; it holds nothing secret.
     pub fn own_card(&self) -> Result<String, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let none = || Error::new(Code::NotInitialised, "give card", &snapshot.site, "");
         Ok(without_list(snapshot.trust.own_card().ok_or_else(none)?).to_text())
     }
@@ -48,12 +48,12 @@ impl Site {
         card: &str,
     ) -> Result<SiteName, Error> {
         let (card, now) = (SiteCard::parse(card)?, SystemTime::now());
-        prove(chain, &card, self.home(), now)?;
-        let mut trust = Trust::load(self.home())?;
+        prove(chain, &card, self.context.home(), now)?;
+        let mut trust = Trust::load(self.context.home())?;
         refuse_own(&trust, &card)?;
         trust.compare(&card)?;
         let (site, fingerprint) = (card.site.clone(), card.fingerprint());
-        invitation::take(self.home(), secret, &card, now)?;
+        invitation::take(self.context.home(), secret, &card, now)?;
         trust.add(card)?;
         tracing::info!(target: "audit", %site, fingerprint, "trusted: it came with an invitation");
         Ok(site)
@@ -64,7 +64,7 @@ impl Site {
 /// the other site is told that this one cannot be dialled and keeps a line to it.
 ///
 /// # Errors
-/// Those of [`Site::introduce`] and of the network; nothing was changed here in that case.
+/// Those of [`Partners::introduce`] and of the network; nothing was changed here in that case.
 pub fn join(
     home: &Home,
     invitation: &Invitation,

@@ -9,3 +9,32 @@ pub mod probes;
 pub mod renewal;
 pub mod revocation;
 pub mod updates;
+
+use crate::Context;
+use crate::relay::Relay;
+use probes::PartnerProbes;
+use std::sync::{Arc, Mutex};
+use updates::Untold;
+
+/// The sites that this one trusts.
+pub struct Partners {
+    context: Arc<Context>,
+    relay: Arc<Relay>,
+    probing: PartnerProbes,
+    untold: Mutex<Untold>,
+    /// Number of the own revocation list that was distributed last.
+    told_list: Mutex<Option<u64>>,
+}
+
+impl Partners {
+    /// The partners, none of them probed or told anything yet.
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>) -> Self {
+        Partners {
+            context: context.clone(),
+            relay: relay.clone(),
+            probing: PartnerProbes::default(),
+            untold: Mutex::default(),
+            told_list: Mutex::default(),
+        }
+    }
+}

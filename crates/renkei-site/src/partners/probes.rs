@@ -5,7 +5,7 @@
 //! one connection, which is closed at once. Partners with a reverse connection to or from this PoP are not probed:
 //! the line itself shows their state.
 
-use crate::Site;
+use super::Partners;
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Error, Kind};
 use renkei_core::identity::Principal;
@@ -90,21 +90,24 @@ impl PartnerProbes {
     }
 }
 
-impl Site {
+impl Partners {
     /// The routes to a trusted site, each tested now.
     ///
     /// # Errors
     /// `SiteUnknown`.
     pub fn try_ways(&self, to: &SiteName) -> Result<Vec<TriedWay>, Error> {
-        self.relay.dialler(&self.snapshot())?.test_ways(to)
+        self.relay.dialler(&self.context.snapshot())?.test_ways(to)
     }
 
     /// The trusted sites whose last connection failed or that answered with an error, with the errors; also probes
-    /// those whose failure is old, and those that were unreachable before this PoP was restarted.
-    pub(crate) fn unreached(self: &Arc<Self>, snapshot: &Snapshot) -> BTreeMap<SiteName, Error> {
+    /// those whose failure is old, and those `before`: that were unreachable before this PoP was restarted.
+    pub(crate) fn unreached(
+        self: &Arc<Self>,
+        snapshot: &Snapshot,
+        before: &[String],
+    ) -> BTreeMap<SiteName, Error> {
         let mut unreached = self.relay.memory.unreached();
         unreached.retain(|site, _| snapshot.trust.card(site).is_some());
-        let before = self.conditions.remembered("partner");
         let before = before.iter().filter_map(|name| SiteName::parse(name).ok());
         let is_new = |site: &SiteName| self.probing.lock().once.insert(site.clone());
         before.filter(is_new).for_each(|site| self.probe(site));
@@ -155,13 +158,16 @@ impl Site {
         if !self.probing.lock().now.insert(partner.clone()) {
             return;
         }
-        let (site, own) = (self.clone(), partner.clone());
+        let (partners, own) = (self.clone(), partner.clone());
         let work = move || {
-            let reached = site.relay.dialler(&site.snapshot()).and_then(|dialler| dialler.connect(&own));
+            let reached = partners
+                .relay
+                .dialler(&partners.context.snapshot())
+                .and_then(|dialler| dialler.connect(&own));
             if let Err(error) = &reached {
                 tracing::debug!(site = %own, %error, "still not reached");
             }
-            site.probing.note(&own, reached.map(drop), Instant::now());
+            partners.probing.note(&own, reached.map(drop), Instant::now());
         };
         if let Err(error) = std::thread::Builder::new().name("probe".into()).spawn(work) {
             tracing::warn!(%error, "no thread to try a site");

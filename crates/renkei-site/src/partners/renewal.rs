@@ -6,7 +6,7 @@
 //! (`renkei_net::identity::authority::rotation`). Guarantee: the key stays. Non-goal: a PoP without the authority's
 //! key, whose conditions tell the administrator what to do.
 
-use crate::Site;
+use crate::Context;
 use crate::snapshot::Snapshot;
 use renkei_config::Config;
 use renkei_config::home::{Home, read_text};
@@ -42,25 +42,25 @@ pub fn renew_at_start(home: &Home, config: &Config, now: SystemTime) -> Result<(
 }
 
 /// Starts the renewal thread, which runs as long as the PoP lives.
-pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_renewal(context: &Arc<Context>) -> Result<(), Error> {
     let rests: Mutex<Option<(Instant, Duration)>> = Mutex::default();
     let rotations: Mutex<Option<Instant>> = Mutex::default();
-    let look = move |site: &Site| {
-        look_at_rotation(site, &mut rotations.lock().unwrap_or_else(PoisonError::into_inner));
+    let look = move |context: &Context| {
+        look_at_rotation(context, &mut rotations.lock().unwrap_or_else(PoisonError::into_inner));
         let mut rests = rests.lock().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = site.last_snapshot();
+        let snapshot = context.last_snapshot();
         if rests.is_some_and(|(since, pause)| since.elapsed() < pause) {
             return;
         }
         let Some(leaf) = snapshot.credential.chain.first() else { return };
         let authority = snapshot.trust.own_card().map(|card| &card.authority);
         let pair = Pair { leaf, authority };
-        let renewed = renew_if_due(site.home(), &snapshot.config, pair, SystemTime::now());
-        site.context.workers.note("renewal", renewed.as_ref().err().cloned());
+        let renewed = renew_if_due(context.home(), &snapshot.config, pair, SystemTime::now());
+        context.workers.note("renewal", renewed.as_ref().err().cloned());
         *rests = match renewed {
             Ok(None) => None,
             Ok(Some(_)) => {
-                site.context.read_again();
+                context.read_again();
                 Some((Instant::now(), REST))
             }
             Err(error) => {
@@ -70,7 +70,7 @@ pub fn spawn_renewal(site: &Arc<Site>) -> Result<(), Error> {
             }
         };
     };
-    site.context.spawn_every(site, "renewal", LOOK_EVERY, look)
+    context.spawn_every(context, "renewal", LOOK_EVERY, look)
 }
 
 /// Whether the PoP's certificate or its revocation list is signed by another authority than the current one.
@@ -81,11 +81,11 @@ fn is_of_rotation(now: &Snapshot) -> bool {
 }
 
 /// Completes a rotation, unless the last attempt failed within `AGAIN_AFTER`.
-fn look_at_rotation(site: &Site, failed: &mut Option<Instant>) {
-    if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) || !is_of_rotation(&site.last_snapshot()) {
+fn look_at_rotation(context: &Context, failed: &mut Option<Instant>) {
+    if failed.is_some_and(|at| at.elapsed() < AGAIN_AFTER) || !is_of_rotation(&context.last_snapshot()) {
         return;
     }
-    *failed = match complete_rotation(site.home(), SystemTime::now()) {
+    *failed = match complete_rotation(context.home(), SystemTime::now()) {
         Ok(()) => None,
         Err(error) => {
             tracing::error!(code = %error.code, %error, "the change of the authority is not completed");

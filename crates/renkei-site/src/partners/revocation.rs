@@ -5,41 +5,27 @@
 //! each of them checks its own running work. So a transfer ends even if the stop request of the home PoP does not
 //! arrive.
 
+use super::Partners;
 use super::enrolment::without_list;
-use crate::Site;
 use crate::access::Proof;
-use crate::queue::{Active, Shown};
 use crate::snapshot::Snapshot;
-use crate::transfer::active::stop_soon;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::Request;
 use renkei_mover::connect::dial::Dialler;
 use renkei_net::identity::trust::Trust;
-use renkei_net::identity::verify::verify_holder;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Attempts to reach a site, with exponential backoff.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
-impl Site {
-    /// Stops attempts whose credential was revoked, and distributes a changed revocation list to the sites of all
-    /// attempts.
-    pub(crate) fn judge_queue(&self, now: &Arc<Snapshot>) {
-        let all: Vec<Active> = self.queue.active().values().cloned().collect();
-        for active in &all {
-            let refused = active.shown.get().and_then(|shown| check(shown, now).err());
-            if let Some(error) = refused.filter(|_| active.stop.stopped().is_none()) {
-                tracing::warn!(target: "audit", %error, "a queued transfer is stopped");
-                stop_soon(active.stop.clone(), error.at(now.site.as_str()));
-            }
-        }
+impl Partners {
+    /// Distributes a changed revocation list to these sites.
+    pub(crate) fn distribute_revocations(&self, now: &Snapshot, sites: BTreeSet<SiteName>) {
         if let Some(list) = self.news(now) {
-            let sites: BTreeSet<SiteName> = all.into_iter().flat_map(|active| active.sites).collect();
             for site in sites.into_iter().filter(|site| *site != now.site) {
                 self.tell_list(now, site, list.clone());
             }
@@ -49,7 +35,7 @@ impl Site {
     /// The site's revocation list, if it changed since the last check.
     fn news(&self, now: &Snapshot) -> Option<Vec<u8>> {
         let (number, list) = now.trust.revocation_list(&now.site)?;
-        let mut told = self.queue.told_list.lock().expect("no thread panics while it holds the lock");
+        let mut told = self.told_list.lock().expect("no thread panics while it holds the lock");
         let before = told.replace(number);
         // Attempts start after the PoP, and are checked against all earlier revocations.
         before.is_none_or(|before| before < number).then(|| list.to_vec())
@@ -70,27 +56,21 @@ impl Site {
         }
     }
 
-    /// Takes the newest revocation list of a site from its PoP.
+    /// Takes the newest revocation list of a site from its PoP; whether it is newer than the known one.
     ///
     /// # Errors
     /// `NotAllowed` from any other peer, `BadCertificate` if the site's authority did not sign it.
-    pub fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<(), Error> {
+    pub(crate) fn take_revocations(&self, proof: &Proof, list: &[u8]) -> Result<bool, Error> {
         let Principal::Host(site) = &proof.principal else {
             let cause = "a PoP distributes only the revocation list of its own site";
             return Err(Error::new(Code::NotAllowed, "take revocation list", &proof.principal, cause));
         };
-        if Trust::load(self.home())?.merge_crl(site, list)? {
+        let is_newer = Trust::load(self.context.home())?.merge_crl(site, list)?;
+        if is_newer {
             tracing::info!(target: "audit", %site, "its newer revocation list was taken");
-            // Running work is checked against it at once.
-            self.judge(&self.snapshot());
         }
-        Ok(())
+        Ok(is_newer)
     }
-}
-
-/// Checks an attempt's credential, as of the time it was shown: expiry meanwhile does not stop a running attempt.
-fn check((chain, at): &Shown, now: &Snapshot) -> Result<(), Error> {
-    verify_holder(chain, &now.trust, *at).map(drop)
 }
 
 /// Sends the list, with retries. A site that does not know the authority which signed the list is sent the card

@@ -9,8 +9,8 @@
 //! unless the site was reached there before. Nor is another authority, unless the trusted one handed over to it
 //! (`renkei_net::identity::authority::handover`).
 
+use super::Partners;
 use super::enrolment::without_list;
-use crate::Site;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
 use crate::workers::spawn;
@@ -67,14 +67,14 @@ struct Failed {
 pub(crate) type Untold = BTreeMap<SiteName, Option<Error>>;
 
 /// Starts the update thread, which runs as long as the PoP lives.
-pub fn spawn_partners(site: &Arc<Site>) -> Result<(), Error> {
-    let mut telling = Telling::read(site.home().clone());
+pub fn spawn_partners(partners: &Arc<Partners>) -> Result<(), Error> {
+    let mut telling = Telling::read(partners.context.home().clone());
     // Before the queue opens.
-    telling.update(&site.last_snapshot());
-    telling.show(site);
+    telling.update(&partners.context.last_snapshot());
+    telling.show(partners);
     let telling = Mutex::new(telling);
-    site.context.spawn_every(site, "partners", LOOK_EVERY, move |site| {
-        telling.lock().unwrap_or_else(PoisonError::into_inner).look(site);
+    partners.context.spawn_every(partners, "partners", LOOK_EVERY, move |partners| {
+        telling.lock().unwrap_or_else(PoisonError::into_inner).look(partners);
     })
 }
 
@@ -88,21 +88,21 @@ impl Telling {
         Telling { home, card, partners: None, waiting, failed: BTreeMap::new() }
     }
 
-    fn look(&mut self, site: &Site) {
-        let now = site.last_snapshot();
+    fn look(&mut self, room: &Partners) {
+        let now = room.context.last_snapshot();
         let Some(text) = self.update(&now) else { return };
-        if !site.context.is_listening() {
+        if !room.context.is_listening() {
             return;
         }
         let partners = partners(&now);
         for partner in self.waiting.clone() {
-            let is_told = !partners.contains(&partner) || self.tell(site, &now, &partner, &text);
+            let is_told = !partners.contains(&partner) || self.tell(room, &now, &partner, &text);
             if is_told {
                 self.waiting.remove(&partner);
                 self.keep();
             }
         }
-        self.show(site);
+        self.show(room);
     }
 
     /// Marks the partners that have to be informed of the current card, and returns its text.
@@ -128,19 +128,19 @@ impl Telling {
     }
 
     /// Publishes the pending partners and errors for the conditions.
-    fn show(&self, site: &Site) {
+    fn show(&self, room: &Partners) {
         let why = |partner: &SiteName| self.failed.get(partner).map(|failed| failed.error.clone());
-        *site.untold() = self.waiting.iter().map(|partner| (partner.clone(), why(partner))).collect();
+        *room.untold() = self.waiting.iter().map(|partner| (partner.clone(), why(partner))).collect();
     }
 
     /// Informs one partner, if it is due; whether the partner needs no further attempt.
-    fn tell(&mut self, site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> bool {
+    fn tell(&mut self, room: &Partners, now: &Snapshot, partner: &SiteName, text: &str) -> bool {
         let failed = self.failed.get(partner);
         if failed.is_some_and(|failed| failed.at.elapsed() < failed.pause) {
             return false;
         }
         let pause = failed.map_or(FIRST_PAUSE, |failed| (2 * failed.pause).min(MAX_PAUSE));
-        match tell(site, now, partner, text) {
+        match tell(room, now, partner, text) {
             Ok(_) => {
                 tracing::info!(target: "audit", site = %partner, "sent the site's new card and revocation list");
                 self.failed.remove(partner);
@@ -168,8 +168,8 @@ impl Telling {
 
 /// Sends a partner the card, and the revocation list, because the list signed by the former authority is not valid
 /// for ever.
-fn tell(site: &Site, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
-    let mut session = site.relay.dialler_to_untold(now)?.connect(partner)?;
+fn tell(room: &Partners, now: &Snapshot, partner: &SiteName, text: &str) -> Result<(), Error> {
+    let mut session = room.relay.dialler_to_untold(now)?.connect(partner)?;
     session.ask(Request::TakeCard(text.to_owned()))?;
     match now.trust.revocation_list(&now.site) {
         Some((_, list)) => session.ask(Request::Revocations(list.to_vec())).map(drop),
@@ -195,7 +195,7 @@ fn partners(now: &Snapshot) -> BTreeSet<SiteName> {
     now.trust.list().map(|card| card.site.clone()).filter(|site| *site != now.site).collect()
 }
 
-impl Site {
+impl Partners {
     /// Partners that have not taken the card of this site yet.
     pub(crate) fn untold(&self) -> MutexGuard<'_, Untold> {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
@@ -227,19 +227,22 @@ impl Site {
         };
         let card = without_list(&SiteCard::parse(text)?);
         let is_renamed = former_name(&card.authority)?.is_some_and(|former| former == site.as_str());
-        if (card.site != *site && !is_renamed) || *site == self.name() || card.site == self.name() {
+        if (card.site != *site && !is_renamed)
+            || *site == self.context.name()
+            || card.site == self.context.name()
+        {
             return Err(violation("card", format_args!("{site} sent the card of {}", card.site)));
         }
         // The trust is loaded after the look-ups, which take time.
         let resolved = look_up(&card.endpoints);
-        let mut trust = Trust::load(self.home())?;
+        let mut trust = Trust::load(self.context.home())?;
         let unknown = || Error::new(Code::SiteUnknown, "take site card", site, "");
         let known = trust.card(site).ok_or_else(unknown)?.clone();
         if let Some(file) = (card.site != *site).then(|| self.file_with_name(&card.site)).flatten() {
             let cause = format!(
                 "the configuration of {} has the new name {} already, perhaps for another site; its administrator may take \
                  the card: renkei trust add CARD",
-                self.name(),
+                self.context.name(),
                 card.site
             );
             let (name, file) = (&card.site, file.display());
@@ -251,7 +254,7 @@ impl Site {
         {
             let cause = format!(
                 "{endpoint} leads into a private network; the administrator of {} may take it: renkei trust add CARD",
-                self.name()
+                self.context.name()
             );
             tracing::warn!(target: "audit", %site, endpoint, "a changed card was not taken: a private address needs `renkei trust add`");
             return Err(refused(cause));
@@ -277,7 +280,7 @@ impl Site {
 
     /// A file that mentions a site of this name, although the site is not known.
     fn file_with_name(&self, site: &SiteName) -> Option<PathBuf> {
-        let home = self.home();
+        let home = self.context.home();
         let volumes = std::fs::read_dir(home.volumes_dir()).into_iter().flatten().flatten();
         let files =
             [home.map_file(), home.config_file()].into_iter().chain(volumes.map(|entry| entry.path()));

@@ -7,6 +7,7 @@
 
 pub mod cancel_cleanup;
 pub mod drop_folders;
+mod revocation;
 pub mod scheduler;
 pub(crate) mod spill;
 pub mod webhooks;
@@ -77,8 +78,6 @@ pub(crate) struct Queue {
     pub(super) runner: OnceLock<String>,
     pub(super) load: Mutex<Load>,
     pub(super) active: Mutex<HashMap<TransferId, Active>>,
-    /// The number of the revocation list last sent to the sites of running attempts.
-    pub(super) told_list: Mutex<Option<u64>>,
     bell: Mutex<bool>,
     rung: Condvar,
     stopping: AtomicBool,

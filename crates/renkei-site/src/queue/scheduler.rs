@@ -397,7 +397,7 @@ impl Run<'_> {
     fn attempt(&mut self) -> Result<Summary, Error> {
         let spec = read_spec(&self.row)?;
         let snapshot = self.site.snapshot();
-        self.site.await_new_name(&snapshot, [&spec.from, &spec.to])?;
+        self.site.partners.await_new_name(&snapshot, [&spec.from, &spec.to])?;
         let delegation = self.delegation()?;
         // Relays authenticate this PoP: the delegated credential is for the two sites alone.
         let dialler =

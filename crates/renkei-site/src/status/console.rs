@@ -5,13 +5,13 @@
 //! are kept in memory only, as digests, so neither a restart nor a memory dump reveals one. A user's session is
 //! authorised again for each page, against the current configuration, as every other session is.
 
-use crate::Site;
+use crate::Context;
 use crate::access::{Access, Caller};
 use crate::transfer::tickets::random_ticket;
 use renkei_core::error::Error;
 use renkei_mover::hex;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Lifetime of an unused link.
@@ -79,8 +79,8 @@ fn digest(secret: &str) -> [u8; 32] {
 }
 
 /// Open links and browser sessions.
-#[derive(Default)]
-pub(crate) struct Console {
+pub struct Console {
+    context: Arc<Context>,
     links: Mutex<Secrets>,
     sessions: Mutex<Secrets>,
 }
@@ -119,39 +119,44 @@ impl Visitor {
     }
 }
 
-impl Site {
+impl Console {
+    /// A console without links and sessions.
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        Console { context: context.clone(), links: Mutex::default(), sessions: Mutex::default() }
+    }
+
     /// Issues a link to the console for a caller; returns its secret.
-    pub fn console_link(&self, caller: Caller<'_>) -> Result<String, Error> {
+    pub fn issue_link(&self, caller: Caller<'_>) -> Result<String, Error> {
         let holder = match caller {
             Caller::Administrator => Holder::Administrator,
             Caller::User(access) => Holder::User(Box::new(access.clone())),
         };
         tracing::info!(target: "audit", principal = holder.name(), "console link issued");
-        lock(&self.console.links).issue(holder, LINK_LIFE, Instant::now())
+        lock(&self.links).issue(holder, LINK_LIFE, Instant::now())
     }
 
     /// Exchanges a link for a session, once; returns the session's secret. `None` if the link is wrong, used or
     /// expired.
-    pub fn console_login(&self, link: &str) -> Result<Option<String>, Error> {
+    pub fn login(&self, link: &str) -> Result<Option<String>, Error> {
         let now = Instant::now();
-        let Some(holder) = lock(&self.console.links).take(link, now) else {
+        let Some(holder) = lock(&self.links).take(link, now) else {
             tracing::warn!(target: "audit", "console link refused");
             return Ok(None);
         };
         tracing::info!(target: "audit", principal = holder.name(), "console session opened");
-        lock(&self.console.sessions).issue(holder, SESSION_LIFE, now).map(Some)
+        lock(&self.sessions).issue(holder, SESSION_LIFE, now).map(Some)
     }
 
     /// The visitor of a session. The session ends if its principal is no longer authorised.
-    pub fn console_visitor(&self, secret: &str) -> Option<Visitor> {
-        let holder = lock(&self.console.sessions).find(secret, Instant::now())?;
+    pub fn visitor(&self, secret: &str) -> Option<Visitor> {
+        let holder = lock(&self.sessions).find(secret, Instant::now())?;
         let access = match holder {
             Holder::Administrator => None,
             Holder::User(access) => match self.judge_visitor(&access) {
                 Ok(access) => Some(Box::new(access)),
                 Err(error) => {
                     tracing::warn!(target: "audit", principal = %access.principal, %error, "console session ended");
-                    self.console_logout(secret);
+                    self.logout(secret);
                     return None;
                 }
             },
@@ -160,14 +165,14 @@ impl Site {
     }
 
     fn judge_visitor(&self, access: &Access) -> Result<Access, Error> {
-        let now = self.last_snapshot();
+        let now = self.context.last_snapshot();
         access.judge_again(&now)?;
         Ok(Access { snapshot: now, ..access.clone() })
     }
 
     /// Ends a session.
-    pub fn console_logout(&self, secret: &str) {
-        lock(&self.console.sessions).take(secret, Instant::now());
+    pub fn logout(&self, secret: &str) {
+        lock(&self.sessions).take(secret, Instant::now());
     }
 }
 

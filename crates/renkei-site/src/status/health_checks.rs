@@ -132,7 +132,7 @@ fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else {
         return Vec::new();
     };
-    let untold = site.untold().clone();
+    let untold = site.partners.untold().clone();
     let until = utc(handover.until());
     let mut found = Vec::new();
     if handover.is_live(SystemTime::now()) {
@@ -315,8 +315,8 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Trusted sites whose last connection failed, and those that keep a line to this PoP and have none.
 fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    site.probe_idle(snapshot);
-    let mut failed = site.unreached(snapshot);
+    site.partners.probe_idle(snapshot);
+    let mut failed = site.partners.unreached(snapshot, &site.conditions.remembered("partner"));
     let is_reached =
         |partner: &&SiteName| site.relay.memory.reached(partner).is_some() && !failed.contains_key(*partner);
     for partner in snapshot.trust.list().map(|card| &card.site).filter(is_reached) {
@@ -344,7 +344,7 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Partners with a clock skew.
 fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    let differing = site.differing_clocks(snapshot);
+    let differing = site.partners.differing_clocks(snapshot);
     let one_way = |sign: i64| differing.values().filter(|ahead_ms| ahead_ms.signum() == sign).count();
     let finding = |(partner, ahead_ms): (&SiteName, &i64)| {
         let apart = Duration::from_millis(ahead_ms.unsigned_abs());
