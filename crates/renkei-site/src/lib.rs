@@ -5,8 +5,10 @@
 //! administrator changes (configuration, mapping, trust) take effect with the next request.
 //!
 //! [`Context`] is the state that all services share. A room for each service: [`transfer`], [`files`], [`queue`], [`buffer`], [`volume`], [`storage`], [`partners`],
-//! [`relay`] and [`status`]. Each is an `impl Site` beside the others, so they call one another through [`Site`]. Uses:
-//! all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the doors'.
+//! [`relay`] and [`status`]. [`Relay`](relay::Relay), [`Partners`](partners::Partners), [`VolumeService`] and
+//! [`Console`](status::console::Console) own their state and know the context and the rooms below them, not the site;
+//! the others are `impl Site` and call one another through it. Uses: all crates below but `renkei-mount` and
+//! `renkei-lab`. Non-goals: protocols, which are the doors'.
 
 pub mod access;
 pub mod agent;

@@ -33,6 +33,11 @@ const LARGE_CIRCLES: &[(&str, usize)] = &[
 const CIRCLES_OF_FOLDERS: &[(&str, usize)] =
     &[("renkei-core", 4), ("renkei-mover", 2), ("renkei-net", 3), ("renkei-volume", 4), ("renkei", 6)];
 
+/// Folders of `renkei-site` with files that import the facade, and how many. A room knows the context and the rooms
+/// below it; the status observes all of them. The numbers may only fall.
+const KNOW_THE_SITE: &[(&str, usize)] =
+    &[("", 2), ("buffer", 1), ("files", 3), ("queue", 6), ("status", 7), ("transfer", 4)];
+
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[
     "SystemTime::now",
@@ -412,6 +417,20 @@ fn circles_of_folders(all: &[Source]) -> Vec<String> {
     found
 }
 
+/// Rooms of the site do not know the facade, which holds them.
+fn know_the_site(all: &[Source]) -> Vec<String> {
+    let mut folders: BTreeMap<String, usize> = BTreeMap::new();
+    for source in all.iter().filter(|source| !source.path.ends_with("/src/lib.rs")) {
+        let Some(("renkei-site", module)) = source.module() else { continue };
+        if named_paths(&source.shipped, &module).contains(&vec!["Site".to_owned()]) {
+            let folder = source.below_src().unwrap_or_default();
+            *folders.entry(folder[..folder.len() - 1].join("/")).or_default() += 1;
+        }
+    }
+    let more = folders.into_iter().filter(|(folder, count)| *count > allowed(KNOW_THE_SITE, folder, 0));
+    more.map(|(folder, count)| format!("site/{folder}: {count} files import the facade")).collect()
+}
+
 fn too_long(source: &Source) -> Vec<String> {
     let lines = source.text.lines().count();
     if lines > MAX_LINES { vec![format!("{}: {lines} lines", source.path)] } else { Vec::new() }
@@ -521,6 +540,11 @@ fn folders_are_used_in_one_direction() {
 }
 
 #[test]
+fn rooms_do_not_know_the_site() {
+    enforce_together(know_the_site);
+}
+
+#[test]
 fn files_are_short() {
     enforce(too_long);
 }
@@ -621,6 +645,8 @@ fn circles_are_found() {
     assert!(large_circles(&five[..4]).is_empty() && circles_of_folders(&five).is_empty());
     let folders = [file("a/x.rs", "use crate::b::y::T;"), file("b/y.rs", "use crate::a::x::S;")];
     assert_eq!(circles_of_folders(&folders).len(), 1);
+    let room = Source::new("crates/renkei-site/src/relay/x.rs", "use crate::{Context, Site};");
+    assert_eq!(know_the_site(&[room]).len(), 1);
     let many: Vec<_> = (0..=MAX_FILES).map(|number| file(&format!("room/f{number}.rs"), "")).collect();
     assert_eq!((too_many_files(&many).len(), too_many_files(&many[1..]).len()), (1, 0));
 }
