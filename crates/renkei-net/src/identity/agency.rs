@@ -9,30 +9,13 @@
 
 use super::authority::issued;
 use super::authority::{Authority, Issued};
-use super::certificate::serial_text;
-use super::delegation::{octet_string, octets};
-use rcgen::CustomExtension;
+pub use super::extension::Sponsor;
 use renkei_config::home::Home;
-use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+use renkei_core::error::Error;
 use std::time::{Duration, SystemTime};
-use x509_parser::oid_registry::Oid;
-use x509_parser::prelude::X509Certificate;
-
-/// The extension with user and parent: below 2.25, as that of a delegation.
-const AGENT_OID: [u64; 4] = [2, 25, 0x1f6b_93c4_58ad_4e07, 0x8d20_7e5b_c916_a34f];
 
 /// Lifetime of an agent's certificate; a running agent renews it long before.
 pub const AGENT_LIFE: Duration = Duration::from_secs(24 * 3600);
-
-/// The user for whom an agent's certificate is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sponsor {
-    /// A user of the site.
-    pub user: Principal,
-    /// Serial of the certificate that authenticated the user.
-    pub parent: String,
-}
 
 /// Issues the certificate of the agent of `storage`; `request` proves possession of the key.
 ///
@@ -51,50 +34,19 @@ pub fn issue(
     Ok(issued)
 }
 
-/// The extension with user and parent.
-pub(super) fn extension(sponsor: &Sponsor) -> CustomExtension {
-    let parent = issued::serial_bytes(&sponsor.parent);
-    let length = u8::try_from(parent.len()).expect("a serial is short");
-    let content = [vec![length], parent, sponsor.user.to_string().into_bytes()].concat();
-    CustomExtension::from_oid_content(&AGENT_OID, octet_string(&content))
-}
-
-/// User and parent of a certificate, if it is an agent's.
-///
-/// # Errors
-/// `BadCertificate` if the extension is malformed, or is there twice.
-pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<Sponsor>, Error> {
-    let oid = Oid::from(&AGENT_OID).expect("the arcs are legal");
-    let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
-    let Some(extension) = found.next() else { return Ok(None) };
-    if found.next().is_some() {
-        return Err(bad("it says twice for whom it is"));
-    }
-    let content = octets(extension.value).ok_or_else(|| bad("for whom it is, is no octet string"))?;
-    // RFC 5280, 4.1.2.2: at most 20 octets.
-    let split = match content.split_first() {
-        Some((&length @ 1..=20, rest)) => rest.split_at_checked(usize::from(length)),
-        _ => None,
-    };
-    let (parent, user) = split.ok_or_else(|| bad("it names no parent"))?;
-    let user = std::str::from_utf8(user).ok().and_then(|text| Principal::parse(text).ok());
-    let user = user.filter(|user| user.user_name().is_some()).ok_or_else(|| bad("it names no user"))?;
-    Ok(Some(Sponsor { user, parent: serial_text(parent) }))
-}
-
-fn bad(cause: &str) -> Error {
-    Error::new(Code::BadCertificate, "read certificate", "agent", cause)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::identity::certificate::{Facts, parse_chain};
     use crate::identity::credential::KeyRequest;
+    use crate::identity::extension::{AGENT_OID, agent_extension, octet_string};
     use crate::identity::tests::{card, now, pop, site};
     use crate::identity::trust::Trust;
     use crate::identity::verify::{expect_site, verify_peer};
+    use rcgen::CustomExtension;
     use rcgen::{CertificateParams, SanType};
+    use renkei_core::error::Code;
+    use renkei_core::identity::Principal;
     use rustls::pki_types::CertificateDer;
 
     const DAY: Duration = Duration::from_secs(86_400);
@@ -189,7 +141,7 @@ mod tests {
 
     #[test]
     fn name_and_extension_belong_together() {
-        let (agent, good) = ("renkei://kek/agent/scratch", || extension(&sponsor()));
+        let (agent, good) = ("renkei://kek/agent/scratch", || agent_extension(&sponsor()));
         assert!(judge_made(agent, vec![good()]).is_ok());
         let raw = |content: &[u8]| CustomExtension::from_oid_content(&AGENT_OID, octet_string(content));
         let bad = [

@@ -1,6 +1,6 @@
 //! Parsing of certificates: names, dates, serial. Nothing here is a decision about trust.
 
-use super::{agency, delegation, mounting};
+use super::extension;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use rustls::pki_types::CertificateDer;
@@ -42,9 +42,9 @@ impl Facts {
     /// Reads a certificate.
     pub fn read(der: &CertificateDer<'_>) -> Result<Self, Error> {
         let certificate = parse(der)?;
-        let (parent, scope) = delegation::read_extension(&certificate)?.unzip();
-        let sponsor = agency::read_extension(&certificate)?;
-        let (granted, mount) = mounting::read_extension(&certificate)?.unzip();
+        let (parent, scope) = extension::read_scope(&certificate)?.unzip();
+        let sponsor = extension::read_agent(&certificate)?;
+        let (granted, mount) = extension::read_mount(&certificate)?.unzip();
         Ok(Facts {
             names: renkei_names(&certificate)?,
             serial: serial_text(certificate.raw_serial()),
@@ -72,7 +72,7 @@ impl Facts {
         }
         match self.scope {
             None => Ok(principal),
-            Some(_) => Err(delegation::bad_scope("it has a scope and the name of a certificate without one")),
+            Some(_) => Err(extension::bad_scope("it has a scope and the name of a certificate without one")),
         }
     }
 
@@ -83,7 +83,7 @@ impl Facts {
         };
         match &self.scope {
             Some(scope) => Ok((principal, Some(scope))),
-            None => Err(delegation::bad_scope("it has none")),
+            None => Err(extension::bad_scope("it has none")),
         }
     }
 

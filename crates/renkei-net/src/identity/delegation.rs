@@ -13,11 +13,11 @@
 
 use super::authority::issued;
 use super::authority::{Authority, Issued};
-use super::certificate::{parse_chain, serial_text};
+use super::certificate::parse_chain;
 use super::credential::{Credential, generate_key};
+use super::extension::bad_scope;
 use super::trust::Trust;
 use super::verify::verify_holder;
-use rcgen::CustomExtension;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
@@ -25,12 +25,6 @@ use renkei_core::wire::{decode, encode};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
-use x509_parser::oid_registry::Oid;
-use x509_parser::prelude::X509Certificate;
-
-/// The extension with the scope: below 2.25, where random UUIDs are free to use; its halves are two arcs, because
-/// software holds an arc in 64 bits.
-const SCOPE_OID: [u64; 4] = [2, 25, 0x5c1d_0e2b_7a9f_4c36, 0x9e4b_61d8_03f7_a5c2];
 
 /// Version of the stored form.
 const VERSION: u8 = 1;
@@ -141,78 +135,16 @@ impl Delegation {
     }
 }
 
-/// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions
-/// unconditionally; the kind of name beside it keeps out programs that do not know it.
-pub(super) fn extension(scope: &Scope, parent: &str) -> CustomExtension {
-    let parent = issued::serial_bytes(parent);
-    let length = u8::try_from(parent.len()).expect("a serial is short");
-    CustomExtension::from_oid_content(
-        &SCOPE_OID,
-        octet_string(&[vec![length], parent, scope.encode()].concat()),
-    )
-}
-
-/// Parent and scope of a certificate, if it is a delegated one.
-///
-/// # Errors
-/// `BadScope` if the extension is malformed, or is there twice.
-pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<(String, Scope)>, Error> {
-    let oid = Oid::from(&SCOPE_OID).expect("the arcs are legal");
-    let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
-    let Some(extension) = found.next() else { return Ok(None) };
-    if found.next().is_some() {
-        return Err(bad_scope("there are two"));
-    }
-    let content = octets(extension.value).ok_or_else(|| bad_scope("not an octet string"))?;
-    // RFC 5280, 4.1.2.2: at most 20 octets.
-    let split = match content.split_first() {
-        Some((&length @ 1..=20, rest)) => rest.split_at_checked(usize::from(length)),
-        _ => None,
-    };
-    let (parent, scope) = split.ok_or_else(|| bad_scope("it names no parent"))?;
-    Ok(Some((serial_text(parent), Scope::decode(scope)?)))
-}
-
-/// The error of a scope that makes its certificate invalid.
-pub(super) fn bad_scope(cause: &str) -> Error {
-    Error::new(Code::BadScope, "read scope", "certificate", cause)
-}
-
-/// DER of an octet string of at most 65,535 bytes.
-pub(super) fn octet_string(bytes: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(bytes.len()).expect("a scope is short");
-    let [high, low] = length.to_be_bytes();
-    let head = match length {
-        0..=0x7f => vec![OCTET_STRING, low],
-        0x80..=0xff => vec![OCTET_STRING, 0x81, low],
-        _ => vec![OCTET_STRING, 0x82, high, low],
-    };
-    [head, bytes.to_vec()].concat()
-}
-
-/// Tag of an octet string (X.690, 8.7).
-const OCTET_STRING: u8 = 4;
-
-/// The content of an octet string that fills `der` and is encoded as by [`octet_string`].
-pub(super) fn octets(der: &[u8]) -> Option<&[u8]> {
-    let start = match der.get(1)? {
-        length @ 0..=0x7f => der.len().checked_sub(usize::from(*length))?,
-        0x81 => 3,
-        0x82 => 4,
-        _ => return None,
-    };
-    let content = der.get(start..).filter(|content| content.len() <= usize::from(u16::MAX))?;
-    (octet_string(content) == der).then_some(content)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::identity::certificate::Facts;
+    use crate::identity::extension::{SCOPE_OID, octet_string};
     use crate::identity::tests::{card, login, now, pop, shake, site};
     use crate::identity::trust::card::SiteCard;
     use crate::identity::verify::verify_peer;
     use crate::identity::{tls, verify};
+    use rcgen::CustomExtension;
     use rcgen::{CertificateParams, SanType};
     use renkei_core::identity::{MAX_SCOPE_BYTES, Permit, Right};
     use renkei_core::path::Place;

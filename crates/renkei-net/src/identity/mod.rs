@@ -13,6 +13,7 @@ pub mod authority;
 pub mod certificate;
 pub mod credential;
 pub mod delegation;
+mod extension;
 pub mod login;
 pub mod map;
 pub mod mounting;

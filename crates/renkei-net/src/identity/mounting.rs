@@ -10,13 +10,12 @@
 
 use super::authority::issued;
 use super::authority::{Authority, Issued, random_number};
-use super::certificate::{Facts, serial_text, unix_seconds};
+use super::certificate::{Facts, unix_seconds};
 use super::credential::{Credential, KeyRequest};
-use super::delegation::{octet_string, octets};
+pub use super::extension::check_name;
 use super::login::{LoggedIn, SshRoute, keep_at, reply_with};
 use super::socket;
 use super::{map, secret};
-use rcgen::CustomExtension;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -25,19 +24,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use x509_parser::oid_registry::Oid;
-use x509_parser::prelude::X509Certificate;
-
-/// The extension with the grant's number and the mount's name: below 2.25, as that of a delegation.
-const MOUNT_OID: [u64; 4] = [2, 25, 0x7d02_45be_19c3_4a60, 0xb1f8_3c5d_a7e6_902d];
 
 /// Lifetime of a mount's certificate: a machine may be off for some weeks. A running mount renews it long before.
 pub const MOUNT_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Largest file of grants.
 const MAX_BYTES: u64 = 16 << 20;
-/// Longest name of a mount.
-const MAX_NAME: usize = 64;
-
 /// One mount that was granted a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -49,19 +40,6 @@ pub struct Grant {
     pub number: String,
     /// The time of the grant.
     pub since: SystemTime,
-}
-
-/// Checks the name of a mount.
-///
-/// # Errors
-/// `UsageInvalid`.
-pub fn check_name(name: &str) -> Result<(), Error> {
-    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if (1..=MAX_NAME).contains(&name.len()) && name.chars().all(good) && !name.starts_with(['-', '.']) {
-        return Ok(());
-    }
-    let cause = format!("a mount is named by 1 to {MAX_NAME} of A-Z, a-z, 0-9, `.`, `_` and `-`");
-    Err(Error::new(Code::UsageInvalid, "name mount", name, cause))
 }
 
 // ---- at the PoP ------------------------------------------------------------------------------------------------------
@@ -234,43 +212,6 @@ pub fn keep(home: &Home, pem: &str, key: &KeyRequest) -> Result<SystemTime, Erro
     }
     secret::write(&path, &format!("{pem}{}", key.key))?;
     Ok(fresh.not_after)
-}
-
-// ---- in certificates -------------------------------------------------------------------------------------------------
-
-/// The extension with number and name.
-pub(super) fn extension(grant: &Grant) -> CustomExtension {
-    let number = issued::serial_bytes(&grant.number);
-    let length = u8::try_from(number.len()).expect("a serial is short");
-    let content = [vec![length], number, grant.name.clone().into_bytes()].concat();
-    CustomExtension::from_oid_content(&MOUNT_OID, octet_string(&content))
-}
-
-/// Number and name of a certificate, if it is a mount's.
-///
-/// # Errors
-/// `BadCertificate` if the extension is malformed, or is there twice.
-pub(super) fn read_extension(certificate: &X509Certificate<'_>) -> Result<Option<(String, String)>, Error> {
-    let oid = Oid::from(&MOUNT_OID).expect("the arcs are legal");
-    let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
-    let Some(extension) = found.next() else { return Ok(None) };
-    if found.next().is_some() {
-        return Err(bad("it says twice for which mount it is"));
-    }
-    let content = octets(extension.value).ok_or_else(|| bad("for which mount it is, is no octet string"))?;
-    // RFC 5280, 4.1.2.2: at most 20 octets.
-    let split = match content.split_first() {
-        Some((&length @ 1..=20, rest)) => rest.split_at_checked(usize::from(length)),
-        _ => None,
-    };
-    let (number, name) = split.ok_or_else(|| bad("it has no number of a grant"))?;
-    let name = std::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok());
-    let name = name.ok_or_else(|| bad("it names no mount"))?;
-    Ok(Some((serial_text(number), name.to_owned())))
-}
-
-fn bad(cause: &str) -> Error {
-    Error::new(Code::BadCertificate, "read certificate", "mount", cause)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! the old key is compromised; its holder can hand over, too (docs/security.md).
 
 use crate::identity::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
-use crate::identity::delegation::{octet_string, octets};
+use crate::identity::extension::{octet_string, octets};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};

@@ -11,14 +11,13 @@ pub mod handover;
 pub mod issued;
 pub mod rotation;
 
-use super::agency::{self, Sponsor};
 use super::authority::handover::{Handover, Origin, former_name, former_name_extension, number_of};
 use super::authority::issued::Revoked;
 use super::certificate::{
     BACKDATED, Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds,
 };
 use super::credential::generate_key;
-use super::delegation;
+use super::extension::{self, Sponsor};
 use super::mounting;
 
 use super::secret;
@@ -263,7 +262,7 @@ impl Authority {
         }
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.custom_extensions = vec![delegation::extension(scope, &issued::parse_serial(parent)?)];
+        params.custom_extensions = vec![extension::scope_extension(scope, &issued::parse_serial(parent)?)];
         let names = Names { uri, common: format!("{user}, delegated") };
         self.issue(user.clone(), names, params, key, now, life)
     }
@@ -291,7 +290,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.custom_extensions = vec![agency::extension(sponsor)];
+        params.custom_extensions = vec![extension::agent_extension(sponsor)];
         let names = Names { uri: agent.to_uri(), common: format!("agent of {agent} for {user}") };
         self.issue(user.clone(), names, params, &key, now, life)
     }
@@ -316,7 +315,7 @@ impl Authority {
         let key = parse_request(request)?.public_key;
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.custom_extensions = vec![mounting::extension(grant)];
+        params.custom_extensions = vec![extension::mount_extension(&grant.number, &grant.name)];
         let names = Names { uri: user.to_uri(), common: format!("{user}, mount {}", grant.name) };
         self.issue(user.clone(), names, params, &key, now, life)
     }
