@@ -22,35 +22,47 @@ pub(super) fn run(session: &Session) -> Result<(), Error> {
     let mut places = session.places();
     while let Some(action) = session.next_action() {
         match action {
-            Action::Wait(_) => {}
-            Action::Sync { written, renamed } => commit(session, &mut places, written, renamed)?,
-            Action::MakeLinks(links) => {
-                links.iter().try_for_each(|link| make_link(session, &mut places, link))?;
+            Action::Sync { mut written, renamed } => {
+                sync(session, &mut places, &mut written, &renamed)?;
+                on_synced(session, &mut places, written, renamed)?;
             }
-            Action::RemoveOthers => remove_others(session)?,
-            Action::SetDirs(dirs) => {
-                remove_left(session, &dirs)?;
-                dirs.iter().try_for_each(|dir| set_dir(session, dir))?;
-            }
-            Action::Done => {
-                sync_found(session)?;
-                let done = ReceiveDone { deleted: session.deleted() };
-                return session.control.send(&Control::ReceiveDone(done));
+            action => {
+                if perform(session, &mut places, action)? {
+                    return Ok(());
+                }
             }
         }
     }
     Ok(())
 }
 
-fn commit(
+/// Performs an action other than a sync; true after the last one.
+pub(super) fn perform(session: &Session, places: &mut DestDirs, action: Action) -> Result<bool, Error> {
+    match action {
+        Action::Wait(_) | Action::Sync { .. } => {}
+        Action::MakeLinks(links) => links.iter().try_for_each(|link| make_link(session, places, link))?,
+        Action::RemoveOthers => remove_others(session)?,
+        Action::SetDirs(dirs) => {
+            remove_left(session, &dirs)?;
+            dirs.iter().try_for_each(|dir| set_dir(session, dir))?;
+        }
+        Action::Done => {
+            sync_found(session)?;
+            let done = ReceiveDone { deleted: session.deleted() };
+            session.control.send(&Control::ReceiveDone(done))?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Acknowledges what is durable under its final name, and renames what is durable under its temporary one.
+pub(super) fn on_synced(
     session: &Session,
     places: &mut DestDirs,
-    mut written: Vec<Done>,
+    written: Vec<Done>,
     renamed: Vec<Done>,
 ) -> Result<(), Error> {
-    // The order of discovery groups the files of a directory: each directory is opened once.
-    written.sort_unstable_by_key(|done| done.id);
-    sync(session, places, &written, &renamed)?;
     let synced = session.receiver(|receiver| receiver.on_synced(written, renamed));
     if !synced.acknowledge.is_empty() {
         let ids = synced.acknowledge.iter().map(|done| done.id).collect();
@@ -80,12 +92,20 @@ fn sync_found(session: &Session) -> Result<(), Error> {
     }
 }
 
-fn sync(session: &Session, places: &mut DestDirs, written: &[Done], renamed: &[Done]) -> Result<(), Error> {
+/// Makes files and names durable.
+pub(super) fn sync(
+    session: &Session,
+    places: &mut DestDirs,
+    written: &mut [Done],
+    renamed: &[Done],
+) -> Result<(), Error> {
+    // The order of discovery groups the files of a directory: each directory is opened once.
+    written.sort_unstable_by_key(|done| done.id);
     if session.dry_run() {
         return Ok(());
     }
     if written.len() + renamed.len() <= SINGLE_SYNCS {
-        for done in written {
+        for done in &*written {
             let temp = places.temp(&done.path);
             let place = places.find(&done.path)?;
             place.dir.sync_file(&temp)?;

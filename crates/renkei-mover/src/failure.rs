@@ -19,18 +19,37 @@ struct State {
     failed: Option<Instant>,
 }
 
+/// The way to the peer's control stream.
+pub(crate) trait Peer: Send + Sync {
+    /// Sends one message.
+    fn send(&self, message: &Control) -> Result<(), Error>;
+
+    /// Makes a thread that waits for messages return.
+    fn stop_reading(&self);
+}
+
+impl Peer for ControlSender {
+    fn send(&self, message: &Control) -> Result<(), Error> {
+        ControlSender::send(self, message)
+    }
+
+    fn stop_reading(&self) {
+        let _ = self.socket().shutdown(Shutdown::Read);
+    }
+}
+
 /// The end of one session, shared by its threads.
 pub(crate) struct Failure {
     state: Mutex<State>,
     /// Mirror of `State::over`, read without the lock for each entry and unit; written while the lock is held.
     over: AtomicBool,
     changed: Condvar,
-    control: Arc<ControlSender>,
+    control: Arc<dyn Peer>,
     sockets: Vec<Arc<TcpStream>>,
 }
 
 impl Failure {
-    pub(crate) fn new(control: Arc<ControlSender>, sockets: Vec<Arc<TcpStream>>) -> Self {
+    pub(crate) fn new(control: Arc<dyn Peer>, sockets: Vec<Arc<TcpStream>>) -> Self {
         Failure {
             state: Mutex::default(),
             over: AtomicBool::new(false),
@@ -66,7 +85,7 @@ impl Failure {
         }
         self.changed.notify_all();
         let _ = self.control.send(&Control::Abort(error));
-        let _ = self.control.socket().shutdown(Shutdown::Read);
+        self.control.stop_reading();
         self.close_streams();
     }
 

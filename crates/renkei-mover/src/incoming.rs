@@ -17,9 +17,28 @@ use std::sync::Arc;
 /// Granularity of holes in small files: the allocation unit of most file systems.
 const HOLE_BYTES: usize = 4096;
 
-pub(super) struct Incoming<'a> {
-    stream: TlsStream,
-    session: &'a Session,
+/// The bytes of a data stream, after decryption.
+pub(super) trait ByteStream {
+    /// Fills `target`.
+    fn read_exact(&mut self, target: &mut [u8]) -> Result<(), Error>;
+
+    /// Fills `target` except its last byte, which may be overwritten.
+    fn read_exact_before_last(&mut self, target: &mut [u8]) -> Result<(), Error>;
+}
+
+impl ByteStream for TlsStream {
+    fn read_exact(&mut self, target: &mut [u8]) -> Result<(), Error> {
+        TlsStream::read_exact(self, target)
+    }
+
+    fn read_exact_before_last(&mut self, target: &mut [u8]) -> Result<(), Error> {
+        TlsStream::read_exact_before_last(self, target)
+    }
+}
+
+pub(super) struct Incoming<S> {
+    stream: S,
+    session: Arc<Session>,
     places: DestDirs,
     /// Grows only: the remains of a smaller frame are overwritten by the next.
     payload: Vec<u8>,
@@ -36,39 +55,43 @@ struct Extent {
     file: Option<Arc<OpenFile>>,
 }
 
-impl<'a> Incoming<'a> {
-    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Result<Self, Error> {
-        let stream = stream.with_own_records()?;
-        Ok(Incoming {
+impl<S: ByteStream> Incoming<S> {
+    pub(super) fn new(stream: S, session: Arc<Session>) -> Self {
+        Incoming {
             stream,
-            session,
             places: session.places(),
+            session,
             payload: Vec::with_capacity(MAX_PAYLOAD_BYTES + 1),
             payload_bytes: 0,
             block: WriteBlock::new(),
             extent: None,
-        })
+        }
     }
 
     /// The stream, for reuse by the next session.
-    pub(super) fn into_stream(self) -> TlsStream {
+    pub(super) fn into_stream(self) -> S {
         self.stream
     }
 
     /// Receives until the sender ends the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        loop {
-            match self.next_frame()? {
-                Some(FrameKind::Entry) => self.on_entry()?,
-                Some(FrameKind::Extent) => self.on_extent()?,
-                // The payload was read and handled by `on_raw` already.
-                Some(FrameKind::Raw) | None => {}
-                Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
-                Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(()),
-                Some(FrameKind::Refusal) => return Err(decode("refusal", self.payload())?),
-                Some(kind) => return Err(violation("data stream", format_args!("unexpected {kind:?}"))),
-            }
+        while self.receive_frame()? {}
+        Ok(())
+    }
+
+    /// Receives one frame; false at the end of the stream.
+    pub(super) fn receive_frame(&mut self) -> Result<bool, Error> {
+        match self.next_frame()? {
+            Some(FrameKind::Entry) => self.on_entry()?,
+            Some(FrameKind::Extent) => self.on_extent()?,
+            // The payload was read and handled by `on_raw` already.
+            Some(FrameKind::Raw) | None => {}
+            Some(FrameKind::ExtentEnd) => self.on_extent_end()?,
+            Some(FrameKind::StreamEnd) if self.extent.is_none() => return Ok(false),
+            Some(FrameKind::Refusal) => return Err(decode("refusal", self.payload())?),
+            Some(kind) => return Err(violation("data stream", format_args!("unexpected {kind:?}"))),
         }
+        Ok(true)
     }
 
     fn next_frame(&mut self) -> Result<Option<FrameKind>, Error> {
@@ -81,6 +104,11 @@ impl<'a> Incoming<'a> {
         }
         self.read_payload(head.payload_bytes)?;
         Ok(head.kind)
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     fn read_payload(&mut self, bytes: usize) -> Result<(), Error> {
@@ -109,7 +137,7 @@ impl<'a> Incoming<'a> {
             self.session.on_placed(Done { id: *id, path: entry.path.clone(), copy_of: None });
             Ok(())
         } else {
-            place(self.session, &mut self.places, &head, content)
+            place(&self.session, &mut self.places, &head, content)
         };
         placed.or_else(|error| self.session.on_entry_failed(*id, &entry.path, error))
     }

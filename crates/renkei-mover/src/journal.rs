@@ -153,6 +153,25 @@ impl Journal {
     }
 }
 
+/// The records of one job, as a session writes them.
+pub(crate) trait RecordFile: Send {
+    /// Appends whole records, all of them or none.
+    fn append(&mut self, records: &[u8]) -> Result<(), Error>;
+
+    /// Removes them: nothing is left to resume.
+    fn remove(self: Box<Self>);
+}
+
+impl RecordFile for Journal {
+    fn append(&mut self, records: &[u8]) -> Result<(), Error> {
+        Journal::append(self, records)
+    }
+
+    fn remove(self: Box<Self>) {
+        Journal::remove(*self);
+    }
+}
+
 /// Reads a journal; returns its state and the number of valid bytes, or `None` if it exceeds the memory limit at any
 /// point.
 fn read(file: &mut File, path: &Path, allow: Allow<'_>) -> Result<Option<(State, u64)>, Error> {

@@ -23,6 +23,8 @@ pub mod receive;
 pub mod reuse;
 pub mod self_copy;
 pub mod send;
+#[cfg(test)]
+mod sim;
 mod space_reservation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

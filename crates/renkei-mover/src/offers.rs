@@ -116,7 +116,12 @@ fn resume(
     if raw.ino != temp_ino || found.size() != item.entry.size() || session.dry_run() {
         return Ok(Verdict::Want);
     }
-    if !session.receiver(|receiver| receiver.may_resume()) {
+    let has_room = |slots: &BTreeMap<u32, [u8; 32]>| {
+        // A whole file does not stay open.
+        slots.len() as u32 == slot_count(item.entry.size())
+            || session.receiver(|receiver| receiver.may_resume())
+    };
+    if !has_room(&slots) {
         return Ok(Verdict::Want);
     }
     let file = place.dir.create_temp(&temp, true)?;
@@ -128,7 +133,7 @@ fn resume(
         let size = item.entry.size();
         slots.retain(|slot, digest| reads_back(&*file, *slot, size).is_ok_and(|found| found == *digest));
     }
-    if slots.is_empty() {
+    if slots.is_empty() || !has_room(&slots) {
         return Ok(Verdict::Want);
     }
     if !session.receiver(|receiver| receiver.on_resumed(item.id, &item.entry, slots.clone())) {

@@ -5,11 +5,11 @@
 //! extent.
 
 use super::dest_dirs::{DestDirs, DestName};
-use super::failure::{Failure, Stop};
+use super::failure::{Failure, Peer, Stop};
 use super::fd_limit::open_files;
 use super::hooks::{OnDigest, ReceiveHooks};
 use super::incoming::{Incoming, finish_file};
-use super::journal::{BEHIND, Journal, boot_id};
+use super::journal::{BEHIND, Journal, RecordFile, boot_id};
 use super::progress::Watch;
 use super::reuse::ReusableSession;
 use super::space_reservation::{ReservedSpace, SpaceReservation};
@@ -24,13 +24,14 @@ use renkei_core::wire::message::{
     BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };
 use renkei_core::wire::parts;
-use renkei_net::control::{ControlReceiver, ControlSender};
+use renkei_net::control::ControlReceiver;
 use renkei_net::identity::account::{Account, AccountThread};
 use renkei_net::tls::TlsStream;
 use renkei_store::permission_denied::closed_above;
 use renkei_store::temp::is_temp_name;
 use renkei_store::{DIRECT_ALIGN, Detail, Dir, WriteFile};
 use std::collections::HashMap;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -160,18 +161,34 @@ pub(super) struct Session {
     checks_written: bool,
     memory: Allowance,
     allowed_bytes: AtomicU64,
-    clock: Instant,
+    clock: Clock,
     watch: Watch,
     state: Mutex<State>,
     changed: Condvar,
     pub(super) failure: Failure,
-    pub(super) control: Arc<ControlSender>,
-    journal: Mutex<Option<Journal>>,
+    pub(super) control: Arc<dyn Peer>,
+    journal: Mutex<Option<Box<dyn RecordFile>>>,
     keep: Option<Arc<ReusableSession>>,
     within: Arc<[RelPath]>,
     receive_hooks: Option<Arc<dyn ReceiveHooks>>,
     on_digest: Option<OnDigest>,
     room: Arc<ReservedSpace>,
+}
+
+/// Time since the beginning of a session.
+pub(super) type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
+
+/// What a session has of the machine that it runs on, beside the destination.
+pub(super) struct Machine {
+    pub(super) control: Arc<dyn Peer>,
+    /// The sockets of the data streams.
+    pub(super) sockets: Vec<Arc<TcpStream>>,
+    pub(super) journal: Option<Box<dyn RecordFile>>,
+    /// The journal's content.
+    pub(super) kept: Kept,
+    /// The id of this boot; zeros if unknown.
+    pub(super) boot: [u8; 16],
+    pub(super) clock: Clock,
 }
 
 /// Receives until every entry is durable or reported, and returns the sender's summary.
@@ -185,43 +202,19 @@ pub fn receive(
     watch: &Watch,
     stop: &Stop,
 ) -> Result<Summary, Error> {
-    let (journal, kept) = job.journal.unzip();
-    let kept = kept.unwrap_or_default();
-    let link = control.sender();
-    let session = Arc::new(Session {
-        base: job.base,
-        job: job.job,
-        options: job.options.clone(),
-        side: job.side,
-        root: job.root,
-        // An unknown boot id proves nothing.
-        checks_written: kept
-            .header
-            .as_ref()
-            .is_some_and(|header| header.boot != boot_id() || header.boot == [0; 16]),
-        memory: job.memory,
-        allowed_bytes: AtomicU64::new(MEMORY_STEP),
-        clock: Instant::now(),
-        watch: watch.clone(),
-        state: Mutex::new(State {
-            receiver: Receiver::new(job.options, kept, job.max_deferred),
-            open: HashMap::new(),
-            streams_left: streams.len(),
-            source_complete: None,
-            deleted: 0,
-            has_destination: false,
-            destination_by: None,
-        }),
-        changed: Condvar::new(),
-        failure: Failure::new(link.clone(), streams.iter().map(TlsStream::socket).collect()),
-        control: link,
-        journal: Mutex::new(journal),
-        keep: job.keep,
-        within: job.within.into(),
-        receive_hooks: job.receive_hooks,
-        on_digest: job.on_digest,
-        room: Arc::default(),
-    });
+    let mut job = job;
+    let (journal, kept) = job.journal.take().unzip();
+    let account = job.account.clone();
+    let started = Instant::now();
+    let machine = Machine {
+        control: control.sender(),
+        sockets: streams.iter().map(TlsStream::socket).collect(),
+        journal: journal.map(|journal| Box::new(journal) as Box<dyn RecordFile>),
+        kept: kept.unwrap_or_default(),
+        boot: boot_id(),
+        clock: Box::new(move || started.elapsed()),
+    };
+    let session = Arc::new(Session::new(job, machine, streams.len(), watch));
     session.receiver(|receiver| receiver.limit_open_files(open_files(streams.len())));
     let _hook = stop.on_stop({
         let session = session.clone();
@@ -230,7 +223,7 @@ pub fn receive(
     let journal = spawn_journal(&session)?;
     let mut threads = Vec::new();
     // Threads that run when another one cannot be started are ended as after a failure.
-    let started = spawn_workers(&session, &job.account, streams, &mut threads);
+    let started = spawn_workers(&session, &account, streams, &mut threads);
     let ended = started.and_then(|offers| session.converse(control, offers));
     if let Err(error) = &ended {
         session.failure.set_now(session.name_side(error.clone()));
@@ -244,7 +237,7 @@ pub fn receive(
         if let Err(error) = session.write_journal() {
             tracing::warn!(%error, "some of what is whole will be sent again");
         }
-        free_room(&session, &job.account);
+        free_room(&session, &account);
         if let Err(error) = session.write_journal() {
             tracing::warn!(%error, "what is whole will be read back");
         }
@@ -259,6 +252,44 @@ pub fn receive(
 }
 
 impl Session {
+    pub(super) fn new(job: ReceiveJob, machine: Machine, streams: usize, watch: &Watch) -> Self {
+        let Machine { control, sockets, journal, kept, boot, clock } = machine;
+        Session {
+            base: job.base,
+            job: job.job,
+            options: job.options.clone(),
+            side: job.side,
+            root: job.root,
+            // An unknown boot id proves nothing.
+            checks_written: kept
+                .header
+                .as_ref()
+                .is_some_and(|header| header.boot != boot || header.boot == [0; 16]),
+            memory: job.memory,
+            allowed_bytes: AtomicU64::new(MEMORY_STEP),
+            clock,
+            watch: watch.clone(),
+            state: Mutex::new(State {
+                receiver: Receiver::new(job.options, kept, job.max_deferred),
+                open: HashMap::new(),
+                streams_left: streams,
+                source_complete: None,
+                deleted: 0,
+                has_destination: false,
+                destination_by: None,
+            }),
+            changed: Condvar::new(),
+            failure: Failure::new(control.clone(), sockets),
+            control,
+            journal: Mutex::new(journal),
+            keep: job.keep,
+            within: job.within.into(),
+            receive_hooks: job.receive_hooks,
+            on_digest: job.on_digest,
+            room: Arc::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
@@ -285,7 +316,7 @@ impl Session {
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.clock.elapsed()
+        (self.clock)()
     }
 
     pub(super) fn fail(&self, error: Error) {
@@ -461,7 +492,7 @@ impl Session {
         start
     }
 
-    fn lock_journal(&self) -> MutexGuard<'_, Option<Journal>> {
+    fn lock_journal(&self) -> MutexGuard<'_, Option<Box<dyn RecordFile>>> {
         self.journal.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
@@ -509,7 +540,7 @@ impl Session {
     }
 
     /// Frees the incomplete ranges of files that did not arrive; removes a file without any complete extent.
-    fn free_unwritten(&self) {
+    pub(super) fn free_unwritten(&self) {
         let open = std::mem::take(&mut self.lock().open);
         for (id, opening) in open {
             let Some(Ok(file)) = opening.get() else { continue };
@@ -625,7 +656,7 @@ impl Session {
         self.control.send(&Control::Failed(EntryFailure { id: None, path: path.clone(), kept: false, error }))
     }
 
-    fn on_stream_ended(&self) {
+    pub(super) fn on_stream_ended(&self) {
         let mut state = self.lock();
         state.streams_left -= 1;
         Self::check_ended(&mut state);
@@ -658,6 +689,12 @@ impl Session {
         self.lock().deleted
     }
 
+    /// The committer's next action now.
+    #[cfg(test)]
+    pub(super) fn poll_action(&self) -> Action {
+        self.lock().receiver.poll(self.now())
+    }
+
     /// Waits for the committer's next action; `None` at the end of the session.
     pub(super) fn next_action(&self) -> Option<Action> {
         let mut state = self.lock();
@@ -682,16 +719,31 @@ impl Session {
             if self.failure.passes_over()? {
                 continue;
             }
-            match message {
-                Control::Offer(items) => drop(offers.send(items)),
-                Control::SendDone(done) => self.on_send_done(done.complete),
-                Control::Progress(progress) => self.watch.set(progress),
-                Control::Failed(failure) => self.receiver(|receiver| receiver.on_failed(&failure.path)),
-                Control::Finished(result) => return result,
-                Control::Abort(error) => return Err(error),
-                other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
+            if let Some(summary) = self.on_message(message, |items| {
+                drop(offers.send(items));
+                Ok(())
+            })? {
+                return Ok(summary);
             }
         }
+    }
+
+    /// Handles a message of the sender; returns the summary at the end.
+    pub(super) fn on_message(
+        &self,
+        message: Control,
+        on_offer: impl FnOnce(Vec<OfferItem>) -> Result<(), Error>,
+    ) -> Result<Option<Summary>, Error> {
+        match message {
+            Control::Offer(items) => on_offer(items)?,
+            Control::SendDone(done) => self.on_send_done(done.complete),
+            Control::Progress(progress) => self.watch.set(progress),
+            Control::Failed(failure) => self.receiver(|receiver| receiver.on_failed(&failure.path)),
+            Control::Finished(result) => return result.map(Some),
+            Control::Abort(error) => return Err(error),
+            other => return Err(renkei_core::wire::violation("receiver", format_args!("{other:?}"))),
+        }
+        Ok(None)
     }
 }
 
@@ -763,10 +815,10 @@ fn spawn_workers(
 ) -> Result<mpsc::SyncSender<Vec<OfferItem>>, Error> {
     let (offers, offered) = mpsc::sync_channel(MAX_OFFERS);
     threads.push(spawn(session, account, "offers", move |session| judge_offers(session, offered))?);
-    threads.push(spawn(session, account, "commit", super::commit::run)?);
+    threads.push(spawn(session, account, "commit", |session| super::commit::run(session))?);
     for stream in streams {
         threads.push(spawn(session, account, "receive", move |session| {
-            let mut incoming = Incoming::new(stream, session)?;
+            let mut incoming = Incoming::new(stream.with_own_records()?, session.clone());
             incoming.run()?;
             session.on_stream_ended();
             session.failure.wait();
@@ -781,7 +833,7 @@ fn spawn(
     session: &Arc<Session>,
     account: &Account,
     name: &str,
-    work: impl FnOnce(&Session) -> Result<(), Error> + Send + 'static,
+    work: impl FnOnce(&Arc<Session>) -> Result<(), Error> + Send + 'static,
 ) -> Result<AccountThread<()>, Error> {
     let session = session.clone();
     account.spawn(name, move || work(&session).unwrap_or_else(|error| session.fail(error)))
@@ -793,13 +845,22 @@ fn judge_offers(session: &Session, offered: mpsc::Receiver<Vec<OfferItem>>) -> R
         if session.failure.is_over() {
             break;
         }
-        let judge = |item: &OfferItem| Ok((item.id, super::offers::judge(session, &mut places, item)?));
-        let verdicts = items.iter().map(judge).collect::<Result<Vec<(EntryId, Verdict)>, Error>>()?;
-        for part in parts(verdicts, BATCH_ENTRIES) {
-            session.control.send(&Control::Verdicts(part))?;
-        }
+        judge_batch(session, &mut places, &items)?;
     }
     Ok(())
+}
+
+/// Judges offers and tells the verdicts.
+pub(super) fn judge_batch(
+    session: &Session,
+    places: &mut DestDirs,
+    items: &[OfferItem],
+) -> Result<(), Error> {
+    let judge = |item: &OfferItem| Ok((item.id, super::offers::judge(session, places, item)?));
+    let verdicts = items.iter().map(judge).collect::<Result<Vec<(EntryId, Verdict)>, Error>>()?;
+    parts(verdicts, BATCH_ENTRIES)
+        .into_iter()
+        .try_for_each(|part| session.control.send(&Control::Verdicts(part)))
 }
 
 /// Writes the journal every [`BEHIND`], and once more at the end.

@@ -6,9 +6,9 @@
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it leases` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
+use crate::fixture::variable;
 use crate::mounts::{Answer, Held, Mount, Question};
 use crate::namespace::{Ids, Step, Wrote, change};
-use crate::seeds::variable;
 use renkei_core::lease::callbacks::{Callback, CallbackQueue, Settling};
 use renkei_core::lease::{HolderId, Moment, Noted};
 use renkei_core::namespace::dir_aliases::DirAliases;

@@ -2,14 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod hostile;
+mod fixture;
 mod leases;
 mod messages;
 mod mounts;
-mod mover;
 mod namespace;
 mod paths;
 mod queue;
-mod seeds;
 mod site_leases;
-mod tree;

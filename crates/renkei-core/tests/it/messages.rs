@@ -1,7 +1,7 @@
 //! Messages of file sessions, leases, locks and volumes with some bytes of them spoilt: refused, or read as something that can be
 //! written and read again.
 
-use crate::tree::path;
+use crate::fixture::path;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::{Hold, Span};

@@ -5,7 +5,7 @@
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it site_leases` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
-use crate::seeds::variable;
+use crate::fixture::variable;
 use renkei_core::lease::Moment;
 use renkei_core::lease::site::{Awaited, LeaseAsk, LeaseDuty, LeaseGiven, SiteLease, SiteLeases};
 use renkei_core::namespace::Origin;

@@ -7,14 +7,14 @@
 //! weaker than any journalling file system, and all that POSIX guarantees: in particular, the sync of a directory
 //! does not make the directory's own name durable.
 
-use super::chance::Chance;
 pub use super::change::{Body, Crash, Ino, Node, ROOT};
 use super::change::{Change, Tree, reachable};
 use super::content::Content;
 pub use super::fuse::Fuse;
-use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
-use crate::error::{Code, Error};
-use crate::path::RelPath;
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::sim::chance::Chance;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -126,18 +126,18 @@ impl Disk {
         self.pending.push(change);
     }
 
-    fn node(&self, ino: Ino) -> Result<&Node, Error> {
+    pub(super) fn node(&self, ino: Ino) -> Result<&Node, Error> {
         self.live.get(&ino).ok_or_else(|| not_found(b"inode"))
     }
 
-    fn names(&self, dir: Ino) -> Result<&BTreeMap<Vec<u8>, Ino>, Error> {
+    pub(super) fn names(&self, dir: Ino) -> Result<&BTreeMap<Vec<u8>, Ino>, Error> {
         match &self.node(dir)?.body {
             Body::Dir(names) => Ok(names),
             _ => Err(fault(Code::NotADirectory, b"inode")),
         }
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino, Error> {
+    pub(super) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Ino, Error> {
         self.names(dir)?.get(name).copied().ok_or_else(|| not_found(name))
     }
 
@@ -375,6 +375,19 @@ impl Disk {
         Ok(())
     }
 
+    /// Punches a hole.
+    pub fn free(&mut self, ino: Ino, range: Range<u64>) -> Result<(), Error> {
+        self.fuse.spend()?;
+        let at = self.tick();
+        self.change(Change::Free { ino, range, at });
+        Ok(())
+    }
+
+    /// Whether mode bits do not restrict its user.
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
     /// Applies mode and times.
     pub fn set_meta(&mut self, ino: Ino, meta: &Meta) -> Result<(), Error> {
         self.fuse.spend()?;
@@ -515,7 +528,7 @@ impl Disk {
 }
 
 fn fault(code: Code, name: &[u8]) -> Error {
-    Error::new(code, "disk", crate::path::printable(name), "simulated")
+    Error::new(code, "disk", renkei_core::path::printable(name), "simulated")
 }
 
 fn not_found(name: &[u8]) -> Error {

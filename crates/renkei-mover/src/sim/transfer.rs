@@ -5,22 +5,23 @@
 //! file under a final name is partial, after every crash that nothing acknowledged is lost, and after every session
 //! that no extent vouched for by the journal was sent again.
 
-use super::chance::Chance;
 use super::check::{Acknowledged, Surplus, Versions, check_copy};
 use super::content::SlotDigests;
 use super::disk::{Crash, Disk, Fuse, Ino};
 use super::journal::Journal;
 use super::net::{Path, Queue, Streams};
-use super::receiving::{JOB, ReceiveEnd, temp_name};
+use super::receiving::{JOB, ReceiveEnd};
 use super::sending::{SendEnd, SentSlots};
 use super::session::{Event, Kept, Session};
-use crate::entry::{EntryKind, Stamp};
-use crate::error::{Code, Error};
-use crate::mover::digest::slot_count;
-use crate::mover::journal::{Header, State, VERSION, path_key};
-use crate::mover::receiver::Receiver;
-use crate::path::RelPath;
-use crate::wire::message::{Existing, ReceiveOptions, Summary};
+use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::digest::slot_count;
+use renkei_core::mover::journal::{Header, State, VERSION, path_key};
+use renkei_core::mover::receiver::MAX_OPEN_FILES;
+use renkei_core::path::RelPath;
+use renkei_core::sim::chance::Chance;
+use renkei_core::wire::message::{Existing, ReceiveOptions, Summary};
+use renkei_store::temp::temp_name;
 use std::time::Duration;
 
 /// Interval at which the journal is written.
@@ -234,20 +235,13 @@ impl World {
         let state = self.journal.open(self.header())?;
         let Setup { streams, existing, delete, path, .. } = self.setup;
         let offers = !state.is_empty() || existing != Existing::Replace;
-        let checks_written = state.header.as_ref().is_some_and(|header| header.boot != self.header().boot);
         let kept = self.kept(&state);
-        let receiver =
-            Receiver::new(ReceiveOptions { delete, ..ReceiveOptions::plain(existing) }, state, 1_000_000);
+        let options = ReceiveOptions { delete, ..ReceiveOptions::plain(existing) };
+        let boot = self.header().boot;
         let mut session = Session {
             streams: Streams::new(path, streams),
             send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),
-            receive: ReceiveEnd::new(
-                receiver,
-                self.journal.clone(),
-                streams,
-                checks_written,
-                self.memo.clone(),
-            ),
+            receive: ReceiveEnd::new(options, self.journal.clone(), state, boot, streams),
             kept,
             sent_slots: SentSlots::new(),
             next_tick: self.now() + BEHIND,
@@ -271,11 +265,22 @@ impl World {
 
     /// Extents that are on the disk as recorded in the journal.
     fn kept(&self, state: &State) -> Kept {
-        let mut kept = Kept::new();
+        let (mut kept, mut partial) = (Kept::new(), Kept::new());
+        let mut partial_files = 0;
         for (path, ino) in self.source.walk() {
             let Ok(stamp) = self.source.stamp(ino) else { continue };
             let slots = self.kept_slots(state, &path, stamp);
-            kept.extend(slots.into_iter().map(|slot| ((path.clone(), slot), stamp)));
+            let slots_of = slots.iter().map(|slot| ((path.clone(), *slot), stamp));
+            if slots.len() as u32 == slot_count(stamp.size) {
+                kept.extend(slots_of);
+            } else if !slots.is_empty() {
+                partial.extend(slots_of);
+                partial_files += 1;
+            }
+        }
+        // Partly written files are resumed as far as they may be open at a time.
+        if partial_files <= MAX_OPEN_FILES {
+            kept.append(&mut partial);
         }
         kept
     }
@@ -323,7 +328,8 @@ impl World {
             }
             self.after_event(session)?;
         }
-        let flushed = self.fuse.is_blown() || session.receive.write_journal().is_ok();
+        let failed = !matches!(session.over, Some(Ok(())));
+        let flushed = self.fuse.is_blown() || session.receive.conclude(&mut self.destination, failed).is_ok();
         self.check_sent(session)?;
         match (session.over.take(), session.summary.take()) {
             (Some(Ok(())), Some(summary)) if summary.failed == 0 && flushed => {

@@ -3,16 +3,16 @@
 use super::content::SlotDigests;
 use super::disk::{Body, Disk, Ino};
 use super::net::CONTROL;
-use crate::entry::{Entry, EntryKind, Stamp};
-use crate::error::{Code, Error};
-use crate::mover::digest::whole;
-use crate::mover::plan::{Item, Origin, Unit};
-use crate::mover::sender::Sender;
-use crate::path::RelPath;
-use crate::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
-use crate::wire::frame::FrameKind;
-use crate::wire::message::{Control, EntryFailure, SendDone, Summary};
-use crate::wire::{decode, encode, violation};
+use renkei_core::entry::{Entry, EntryKind, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::digest::whole;
+use renkei_core::mover::plan::{Item, Origin, Unit};
+use renkei_core::mover::sender::Sender;
+use renkei_core::path::RelPath;
+use renkei_core::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
+use renkei_core::wire::frame::FrameKind;
+use renkei_core::wire::message::{Control, EntryFailure, SendDone, Summary};
+use renkei_core::wire::{decode, encode, violation};
 use std::collections::BTreeMap;
 
 /// Entries found by the walk per event.

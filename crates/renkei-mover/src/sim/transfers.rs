@@ -1,14 +1,15 @@
 //! Whole transfers on the simulator: one fault at a time, at every point where it may fall.
 
-use crate::tree::{large, mixed, path, put, put_dir, put_link, read, remove, slow};
+use super::content::{Content, SlotDigests};
+use super::disk::{Crash, Meddling, ROOT};
+use super::net::Path;
+use super::receiving::JOB;
+use super::transfer::{Fault, Outcome, Setup, World};
+use super::tree::{large, mixed, path, put, put_dir, put_link, read, remove, slow};
 use renkei_core::error::Code;
 use renkei_core::mover::digest::SLOT_BYTES;
-use renkei_core::sim::content::{Content, SlotDigests};
-use renkei_core::sim::disk::{Crash, Meddling, ROOT};
-use renkei_core::sim::net::Path;
-use renkei_core::sim::receiving::{JOB, temp_name};
-use renkei_core::sim::transfer::{Fault, Outcome, Setup, World};
 use renkei_core::wire::message::{Existing, Summary};
+use renkei_store::temp::temp_name;
 use std::time::Duration;
 
 fn done(world: &mut World, fault: Fault) -> Summary {

@@ -1,16 +1,16 @@
 //! Random transfers with random faults, each from one seed.
 //!
-//! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core seeds` runs it alone,
+//! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-mover --lib seeds` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
-use crate::tree::{large, path, put, put_dir, put_link};
+use super::content::{Content, SlotDigests};
+use super::disk::{Crash, Disk, Meddling, ROOT};
+use super::net::Path;
+use super::transfer::{Broken, Fault, Setup, World};
+use super::tree::{large, path, put, put_dir, put_link};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
-use renkei_core::sim::content::{Content, SlotDigests};
-use renkei_core::sim::disk::{Crash, Disk, Meddling, ROOT};
-use renkei_core::sim::net::Path;
-use renkei_core::sim::transfer::{Broken, Fault, Setup, World};
 use renkei_core::wire::message::Existing;
 use std::ops::Range;
 use std::time::Duration;
@@ -177,7 +177,7 @@ fn run(seeds: Range<u64>) {
 }
 
 /// The number in a variable of the environment.
-pub fn variable(name: &str) -> Option<u64> {
+fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|number| number.parse().unwrap())
 }
 

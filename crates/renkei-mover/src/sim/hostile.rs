@@ -1,6 +1,9 @@
 //! Peers that send what no correct peer sends: every message well-formed, their order and numbers by chance.
 
-use crate::tree::path;
+use super::disk::{Disk, Fuse};
+use super::journal::Journal;
+use super::receiving::{Next, ReceiveEnd};
+use super::tree::path;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{SLOT_BYTES, whole};
@@ -10,11 +13,6 @@ use renkei_core::mover::receiver::{Left, MAX_OPEN_FILES, Receiver};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
-use renkei_core::sim::committing::Next;
-use renkei_core::sim::content::SlotDigests;
-use renkei_core::sim::disk::{Disk, Fuse};
-use renkei_core::sim::journal::Journal;
-use renkei_core::sim::receiving::ReceiveEnd;
 use renkei_core::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
 use renkei_core::wire::encode;
 use renkei_core::wire::frame::FrameKind;
@@ -174,7 +172,7 @@ fn options(chance: &mut Chance) -> ReceiveOptions {
 }
 
 fn header() -> Header {
-    Header { version: VERSION, job: 1, boot: [0; 16], to: None, local: Vec::new(), account: String::new() }
+    Header { version: VERSION, job: 1, boot: [1; 16], to: None, local: Vec::new(), account: String::new() }
 }
 
 /// A journal that says anything about the paths used here.
@@ -253,15 +251,14 @@ fn push_receiver(
 
 #[test]
 fn no_sender_upsets_a_receiver() {
-    let memo = SlotDigests::default();
     let mut done = 0;
     for seed in 0..ROUNDS {
         let mut chance = Chance::new(seed);
         let mut disk = Disk::new(Fuse::default(), true, 0);
-        let receiver = Receiver::new(options(&mut chance), journal(&mut chance), 20);
+        let (options, kept) = (options(&mut chance), journal(&mut chance));
         let file = Journal::new(Fuse::default());
         file.open(header()).unwrap();
-        let mut end = ReceiveEnd::new(receiver, file, 2, chance.percent(50), memo.clone());
+        let mut end = ReceiveEnd::new(options, file, kept, [u8::from(chance.percent(50)); 16], 2);
         for step in 0..STEPS {
             // A breach ends a real session; here it goes on, so as to get further.
             done +=

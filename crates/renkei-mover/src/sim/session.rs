@@ -1,15 +1,14 @@
 //! The events of a simulated session: walk, free streams, arrivals, commits, cuts.
 
-use super::committing::Next;
 use super::net::{CONTROL, Streams, Way};
-use super::receiving::ReceiveEnd;
+use super::receiving::{Next, ReceiveEnd};
 use super::sending::{Frame, SendEnd, SentSlots, control};
 use super::transfer::World;
-use crate::entry::Stamp;
-use crate::error::{Code, Error};
-use crate::path::RelPath;
-use crate::wire::frame::{FrameKind, HEAD_BYTES};
-use crate::wire::message::{Control, Summary};
+use renkei_core::entry::Stamp;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_core::wire::frame::{FrameKind, HEAD_BYTES};
+use renkei_core::wire::message::{Control, Summary};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

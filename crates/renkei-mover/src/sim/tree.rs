@@ -1,12 +1,12 @@
 //! Trees to send in simulations.
 
+use super::content::{Content, SlotDigests};
+use super::disk::{Disk, ROOT};
+use super::net::Path;
+use super::transfer::{Setup, World};
 use renkei_core::entry::{FileTime, Meta};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::path::RelPath;
-use renkei_core::sim::content::{Content, SlotDigests};
-use renkei_core::sim::disk::{Disk, ROOT};
-use renkei_core::sim::net::Path;
-use renkei_core::sim::transfer::{Setup, World};
 use std::time::Duration;
 
 pub fn path(text: &str) -> RelPath {

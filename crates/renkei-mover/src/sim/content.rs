@@ -3,11 +3,11 @@
 //! Memory is used only for the sectors that were written. Sectors of zeros are not stored, so that two contents
 //! compare equal exactly if their bytes are equal.
 
-use crate::mover::digest::{self, SlotHasher, slot_range};
-use std::cell::RefCell;
+use renkei_core::mover::digest::{self, SlotHasher, slot_range};
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// Bytes that a disk writes atomically; a torn write ends at a sector boundary.
 pub const SECTOR_BYTES: u64 = 512;
@@ -17,7 +17,7 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     size: u64,
-    sectors: BTreeMap<u64, Rc<[u8; SECTOR]>>,
+    sectors: BTreeMap<u64, Arc<[u8; SECTOR]>>,
 }
 
 impl Content {
@@ -59,7 +59,7 @@ impl Content {
         if sector == [0; SECTOR] {
             self.sectors.remove(&number);
         } else {
-            self.sectors.insert(number, Rc::new(sector));
+            self.sectors.insert(number, Arc::new(sector));
         }
     }
 
@@ -73,6 +73,19 @@ impl Content {
             }
         }
         self.size = len;
+    }
+
+    /// Punches a hole.
+    pub fn free(&mut self, range: &Range<u64>) {
+        let end = range.end.min(self.size);
+        let numbers = range.start / SECTOR_BYTES..end.max(range.start).div_ceil(SECTOR_BYTES);
+        let touched: Vec<u64> = self.sectors.range(numbers).map(|(number, _)| *number).collect();
+        for number in touched {
+            let start = number * SECTOR_BYTES;
+            let from = range.start.max(start) - start;
+            let to = end.min(start + SECTOR_BYTES) - start;
+            self.change(number, |sector| sector[from as usize..to as usize].fill(0));
+        }
     }
 
     /// The bytes of `range` up to the end of the file.
@@ -122,13 +135,13 @@ impl Content {
 
 /// Memoised digests of extents, computed by [`SlotHasher`], so that an extent of holes is hashed only once.
 #[derive(Clone, Default)]
-pub struct SlotDigests(Rc<RefCell<HashMap<[u8; 32], [u8; 32]>>>);
+pub struct SlotDigests(Arc<Mutex<HashMap<[u8; 32], [u8; 32]>>>);
 
 impl SlotDigests {
     /// Digest of an extent from its pieces; `None` if they do not ascend or exceed the extent.
     pub fn digest(&self, slot: u32, size: u64, pieces: &[(u64, Vec<u8>)]) -> Option<[u8; 32]> {
         let key = memo_key(slot, size, pieces);
-        if let Some(known) = self.0.borrow().get(&key) {
+        if let Some(known) = self.0.lock().unwrap().get(&key) {
             return Some(*known);
         }
         let mut hasher = SlotHasher::new(slot, size);
@@ -136,7 +149,7 @@ impl SlotDigests {
             return None;
         }
         let digest = hasher.finish();
-        self.0.borrow_mut().insert(key, digest);
+        self.0.lock().unwrap().insert(key, digest);
         Some(digest)
     }
 
@@ -169,12 +182,12 @@ fn memo_key(slot: u32, size: u64, pieces: &[(u64, Vec<u8>)]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mover::digest::{SLOT_BYTES, combine, whole};
+    use renkei_core::mover::digest::{SLOT_BYTES, combine, whole};
 
     #[test]
     fn sparse_contents_behave_as_bytes() {
         let (mut content, mut model) = (Content::default(), Vec::new());
-        let mut chance = super::super::chance::Chance::new(3);
+        let mut chance = renkei_core::sim::chance::Chance::new(3);
         for _ in 0..500 {
             if chance.percent(20) {
                 let len = chance.below(5_000);

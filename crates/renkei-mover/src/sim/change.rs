@@ -1,9 +1,10 @@
 //! Inodes, changes to them, and the effect of a power cut on a change.
 
-use super::chance::Chance;
 use super::content::{Content, SECTOR_BYTES};
-use crate::entry::{FileTime, Meta};
+use renkei_core::entry::{FileTime, Meta};
+use renkei_core::sim::chance::Chance;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Inode number; a freed number is reused.
 pub type Ino = u64;
@@ -50,6 +51,7 @@ pub(super) type Tree = BTreeMap<Ino, Node>;
 pub(super) enum Change {
     Write { ino: Ino, offset: u64, bytes: Vec<u8>, at: FileTime },
     SetLen { ino: Ino, len: u64, at: FileTime },
+    Free { ino: Ino, range: Range<u64>, at: FileTime },
     Meta { ino: Ino, meta: Meta },
     Names { dir: Ino, names: Vec<(Vec<u8>, Option<Ino>)>, at: FileTime },
 }
@@ -57,7 +59,10 @@ pub(super) enum Change {
 impl Change {
     pub(super) fn ino(&self) -> Ino {
         match self {
-            Change::Write { ino, .. } | Change::SetLen { ino, .. } | Change::Meta { ino, .. } => *ino,
+            Change::Write { ino, .. }
+            | Change::SetLen { ino, .. }
+            | Change::Free { ino, .. }
+            | Change::Meta { ino, .. } => *ino,
             Change::Names { dir, .. } => *dir,
         }
     }
@@ -71,6 +76,10 @@ impl Change {
             }
             (Change::SetLen { len, at, .. }, Body::File(content)) => {
                 content.set_len(*len);
+                node.meta.mtime = *at;
+            }
+            (Change::Free { range, at, .. }, Body::File(content)) => {
+                content.free(range);
                 node.meta.mtime = *at;
             }
             (Change::Names { names, at, .. }, Body::Dir(entries)) => {

@@ -4,8 +4,8 @@
 
 use super::content::Content;
 use super::disk::{Body, Disk, Node};
-use super::receiving::is_temp_name;
-use crate::path::RelPath;
+use renkei_core::path::RelPath;
+use renkei_store::temp::is_temp_name;
 use std::collections::BTreeMap;
 
 /// All contents that each file of the source ever had, oldest first.
@@ -165,6 +165,7 @@ fn check_surplus(source: &Disk, path: &RelPath, surplus: Surplus) -> Result<(), 
 mod tests {
     use super::super::disk::{Crash, Fuse, ROOT};
     use super::*;
+    use renkei_store::temp::temp_name;
 
     fn disk(content: &[u8]) -> Disk {
         let mut disk = Disk::new(Fuse::default(), true, 0);
@@ -193,7 +194,7 @@ mod tests {
         acknowledged.note(path(), &copy, &versions).unwrap();
         assert!(acknowledged.check(&copy, &versions).is_ok());
         assert!(acknowledged.check(&disk(b"old"), &versions).is_err());
-        copy.crash(Crash::PowerLosesAll, &mut super::super::chance::Chance::new(1));
+        copy.crash(Crash::PowerLosesAll, &mut renkei_core::sim::chance::Chance::new(1));
         assert!(acknowledged.check(&copy, &versions).is_err());
         acknowledged.forget(&RelPath::root());
         assert!(acknowledged.check(&copy, &versions).is_ok());
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(check_copy(&source, &copy, Surplus::Nothing), Ok(()));
         assert!(check_copy(&source, &disk(b"g"), Surplus::Anything).is_err());
         let root = copy.root_meta();
-        copy.replace(ROOT, b".rk~0", &Content::default()).unwrap();
+        copy.replace(ROOT, &temp_name(1, &path()), &Content::default()).unwrap();
         copy.set_meta(ROOT, &root).unwrap();
         assert!(check_copy(&source, &copy, Surplus::Others).is_err());
         assert!(check_copy(&source, &copy, Surplus::Anything).is_ok());
