@@ -114,12 +114,18 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// Files that only `#[cfg(test)] mod NAME;` brings in hold nothing that is shipped.
+/// Files that only `#[cfg(test)] mod NAME;` brings in, and the modules of those, hold nothing that is shipped.
 fn mark_test_files(all: &mut [Source]) {
-    let only_tests: Vec<_> =
-        all.iter().filter(|source| is_test_module(source, all)).map(|s| s.path.clone()).collect();
-    for source in all.iter_mut().filter(|source| only_tests.contains(&source.path)) {
-        source.shipped.clear();
+    loop {
+        let unmarked = all.iter().filter(|source| !source.shipped.is_empty());
+        let only_tests: Vec<_> =
+            unmarked.filter(|source| is_test_module(source, all)).map(|s| s.path.clone()).collect();
+        if only_tests.is_empty() {
+            return;
+        }
+        for source in all.iter_mut().filter(|source| only_tests.contains(&source.path)) {
+            source.shipped.clear();
+        }
     }
 }
 
@@ -652,7 +658,8 @@ fn circles_are_found() {
 fn test_files_may_unwrap() {
     let mut all = [
         Source::new("crates/renkei/src/store/mod.rs", "#[cfg(test)]\nmod conformance;\nmod local;"),
-        Source::new("crates/renkei/src/store/conformance.rs", "fn f() { g().unwrap(); }"),
+        Source::new("crates/renkei/src/store/conformance.rs", "mod names;\nfn f() { g().unwrap(); }"),
+        Source::new("crates/renkei/src/store/conformance/names.rs", "fn f() { g().unwrap(); }"),
         Source::new("crates/renkei/src/store/local.rs", "fn f() { g().unwrap(); }"),
     ];
     mark_test_files(&mut all);
