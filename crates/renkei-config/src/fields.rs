@@ -65,6 +65,10 @@ pub const FIELDS: &[Field] = &[
     Field { key: "notify", kind: Type::List, default: "[]", env: "RENKEI_NOTIFY",
         effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
                  the PoP connects to no others for its users. Empty: to none." },
+    Field { key: "checksums", kind: Type::List, default: "[]", env: "RENKEI_CHECKSUMS",
+        effect: "Checksums that are computed of files that come into storages, as `[\"adler32\", \"md5\"]`: blake3, sha256, md5, \
+                 adler32, crc32c. They are remembered in the attribute user.renkei.checksums of the file as long as its content is that, and \
+                 `renkei checksum --known` shows them. Of files above 256 MiB only what is written in order by a mount or `put`." },
     Field { key: "limits.max_sessions", kind: Type::Number("sessions"), default: "256", env: "RENKEI_LIMITS_MAX_SESSIONS",
         effect: "Sessions open at a time, at most three quarters of them of one other site and half of one principal; one more is refused with RK-WIRE-6." },
     Field { key: "limits.max_streams", kind: Type::Number("streams"), default: "32", env: "RENKEI_LIMITS_MAX_STREAMS",
@@ -134,6 +138,8 @@ pub const FIELDS: &[Field] = &[
     Field { key: "storage.NAME.agent", kind: Type::Text, default: "", env: "",
         effect: "The storage is where this PoP cannot mount it: an agent that this account runs there (`renkei agent`) serves \
                  it, to those who are mapped to the account." },
+    Field { key: "storage.NAME.checksums", kind: Type::List, default: "", env: "",
+        effect: "As `checksums`, for this storage alone." },
     Field { key: "rule.NAME.from", kind: Type::Text, default: "", env: "",
         effect: "The drop folder of rule NAME, `SITE:/STORAGE/PATH` at this site: what ordinary tools put there is forwarded." },
     Field { key: "rule.NAME.to", kind: Type::Text, default: "", env: "",
@@ -300,6 +306,7 @@ mod tests {
             require_mount: false,
             account: Some("a".into()),
             agent: Some("b".into()),
+            checksums: Some(crate::Checksums::default()),
         };
         let rule = toml::from_str("from = 'kek:/data'\nto = 'titech:/data'").unwrap();
         let route = Route { pin: Some("direct".into()), forbid: Vec::new() };

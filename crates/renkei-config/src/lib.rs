@@ -27,6 +27,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
 use renkei_core::queue::webhook::Address;
 use renkei_core::route::{self, Way};
+use renkei_core::wire::message::Algorithm;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -80,6 +81,8 @@ pub struct Config {
     /// Addresses below which ends of transfers may be told.
     #[serde(deserialize_with = "addresses")]
     pub notify: Vec<String>,
+    /// The checksums that new content of storages is remembered with.
+    pub checksums: Checksums,
     /// Limits that protect the PoP.
     pub limits: Limits,
     /// The queue of transfers.
@@ -260,6 +263,39 @@ pub struct Storage {
     /// The account whose agent serves the storage, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// The checksums that new content is remembered with; none: those of the PoP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksums: Option<Checksums>,
+}
+
+/// The checksums that new content is remembered with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "OneOrMany", into = "Vec<String>")]
+pub struct Checksums(pub Vec<Algorithm>);
+
+impl TryFrom<OneOrMany> for Checksums {
+    type Error = String;
+
+    fn try_from(names: OneOrMany) -> Result<Self, String> {
+        let names = match names {
+            OneOrMany::One(name) => vec![name],
+            OneOrMany::Many(names) => names,
+        };
+        let known = |name: &String| {
+            let unknown = || format!("`{name}` is none of blake3, sha256, md5, adler32 and crc32c");
+            Algorithm::of_name(name).ok_or_else(unknown)
+        };
+        let mut all = names.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        all.sort_by_key(|algorithm| *algorithm as u8);
+        all.dedup();
+        Ok(Checksums(all))
+    }
+}
+
+impl From<Checksums> for Vec<String> {
+    fn from(all: Checksums) -> Self {
+        all.0.iter().map(|algorithm| algorithm.name().to_owned()).collect()
+    }
 }
 
 impl Storage {
@@ -294,6 +330,7 @@ impl Default for Config {
             catalogue: String::new(),
             delegation_days: 7,
             notify: Vec::new(),
+            checksums: Checksums::default(),
             limits: Limits::default(),
             queue: Queue::default(),
             buffer: Buffer::default(),

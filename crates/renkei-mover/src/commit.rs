@@ -9,6 +9,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::message::{Control, Existing, ReceiveDone};
 use renkei_core::wire::parts;
 use renkei_store::Dir;
+use renkei_store::checksum::read_back;
 use renkei_store::temp::{is_temp_name, temp_job};
 use renkei_store::tree::remove_tree;
 use std::collections::{BTreeSet, HashMap};
@@ -166,7 +167,19 @@ fn rename(places: &mut DestDirs, path: &RelPath) -> Result<(), Error> {
     let temp = places.temp(path);
     let place = places.find(path)?;
     let renamed = place.dir.rename(&temp, &*place.dir, place.name);
-    renamed.inspect_err(|_| drop(place.dir.remove_file(&temp)))
+    renamed.inspect_err(|_| drop(place.dir.remove_file(&temp)))?;
+    remember_checksums(&*place.dir, place.name);
+    Ok(())
+}
+
+/// Remembers the checksums of a file, where the store asks for some. They are no part of the promise.
+fn remember_checksums(dir: &dyn Dir, name: &[u8]) {
+    let wanted = dir.checksums();
+    if !wanted.is_empty()
+        && let Err(error) = dir.open_read(name).and_then(|file| read_back(&*file, wanted))
+    {
+        tracing::debug!(%error, "checksums of a file are not remembered");
+    }
 }
 
 fn make_link(session: &Session, places: &mut DestDirs, link: &PendingLink) -> Result<(), Error> {

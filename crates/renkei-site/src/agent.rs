@@ -367,6 +367,7 @@ impl Export {
             require_mount: false,
             account: None,
             agent: Some(terms.account.clone()),
+            checksums: None,
         };
         let config = Config {
             site: Some(self.site.clone()),

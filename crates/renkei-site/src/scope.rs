@@ -134,6 +134,7 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         | Request::Usage(_)
         | Request::Space(_)
         | Request::Checksum { .. }
+        | Request::KnownChecksum { .. }
         | Request::OpenReceive(_)
         | Request::OpenSend(_)
         | Request::OpenFound(_) => Ok(()),

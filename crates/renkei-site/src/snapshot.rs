@@ -8,8 +8,8 @@ use super::storage::identity as storage_identity;
 use super::storage::root::Root;
 use super::volume_content::{AsAccount, Contents, Distant, HeldOnly, RemoteSlot};
 use renkei_catalogue::{VolumeId, VolumeTree};
-use renkei_config::Config;
 use renkei_config::home::{Home, read_text};
+use renkei_config::{Config, Storage};
 use renkei_core::buffer::{Limits, STORAGE as BUFFER};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Mapping, Principal};
@@ -152,8 +152,10 @@ impl Snapshot {
         let map = read_text(&home.map_file(), MAX_MAP_BYTES)?.unwrap_or_default();
         let storages = config.storage.iter().map(|(name, storage)| {
             // Even a missing one: opening it may block for ever, which only the watch thread may risk.
-            let same = before.get(name).filter(|root| root.storage == *storage);
-            (name.clone(), same.cloned().unwrap_or_else(|| Root::open(home, name, storage)))
+            let checksums = storage.checksums.clone().or_else(|| Some(config.checksums.clone()));
+            let storage = Storage { checksums, ..storage.clone() };
+            let same = before.get(name).filter(|root| root.storage == storage);
+            (name.clone(), same.cloned().unwrap_or_else(|| Root::open(home, name, &storage)))
         });
         let credential = Credential::host(home, SystemTime::now())?;
         let principal = credential.principal()?;

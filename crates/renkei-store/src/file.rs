@@ -1,6 +1,7 @@
 //! Open files of a local store: plain positioned reads and writes on a descriptor, so one file can be used by
 //! many threads at once.
 
+use super::checksum::{self, Checksums};
 use super::errno::{self, Step, Subject};
 use super::metadata::{self, Handle};
 use super::{ReadFile, WriteFile};
@@ -93,6 +94,14 @@ impl ReadFile for LocalFile {
         Some(self.fd.as_fd())
     }
 
+    fn known_checksums(&self) -> Checksums {
+        checksum::known(self.fd.as_fd()).unwrap_or_default()
+    }
+
+    fn remember_checksums(&self, content: &Stamp, sums: &Checksums) {
+        WriteFile::remember_checksums(self, content, sums);
+    }
+
     fn has_writer(&self) -> bool {
         // A read lease is granted only while no process has the file open for writing. A process that opens it for
         // writing meanwhile blocks until the lease ends, which is at once; the holder then gets a signal, so it must
@@ -175,6 +184,11 @@ impl WriteFile for LocalFile {
 
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         metadata::apply(Handle::File(self.fd.as_fd()), meta, &self.subject)
+    }
+
+    fn remember_checksums(&self, content: &Stamp, sums: &Checksums) -> bool {
+        // Not every file system has extended attributes, and a file without write permission takes none.
+        checksum::remember(self.fd.as_fd(), content, sums).unwrap_or(false)
     }
 
     fn start_writeback(&self, range: Range<u64>) {

@@ -38,11 +38,13 @@ pub mod strict_modes;
 pub mod temp;
 pub mod tree;
 
+use checksum::Checksums;
 use leases::LeaseTable;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::Error;
 use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
+use renkei_core::wire::message::Algorithm;
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::ops::Range;
@@ -139,6 +141,11 @@ pub trait Dir: Any + Send + Sync {
     /// keep digests.
     fn note_content(&self, _name: &[u8], _stamp: &Stamp, _digest: &[u8; 32]) {}
 
+    /// The checksums that files which come here are to be remembered with; none where that is not kept.
+    fn checksums(&self) -> &[Algorithm] {
+        &[]
+    }
+
     /// Renames, replacing `to`. `to_dir` must be of the same store, else `CrossDevice`.
     fn rename(&self, from: &[u8], to_dir: &dyn Dir, to: &[u8]) -> Result<(), Error>;
 
@@ -232,6 +239,14 @@ pub trait ReadFile: Send + Sync {
         None
     }
 
+    /// The remembered checksums of the present content; none if it was changed since, or none were remembered.
+    fn known_checksums(&self) -> Checksums {
+        Checksums::new()
+    }
+
+    /// Remembers checksums of the content that it has with the size and mtime of `content`, where that can be kept.
+    fn remember_checksums(&self, _content: &Stamp, _sums: &Checksums) {}
+
     /// Whether any process has the file open for writing, as far as the file system can tell; asked by the file's
     /// owner.
     fn has_writer(&self) -> bool;
@@ -278,6 +293,11 @@ pub trait WriteFile: Send + Sync {
     /// set-id bits are dropped unless the file belongs to the named owner (and group). A thread that works for others
     /// ([`privileges`]) changes no owner, and sets no access lists and no set-id bits that are not there.
     fn set_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;
+
+    /// As [`ReadFile::remember_checksums`]; tells whether they are remembered.
+    fn remember_checksums(&self, _content: &Stamp, _sums: &Checksums) -> bool {
+        false
+    }
 
     /// Starts writeback of `range` without waiting for it.
     fn start_writeback(&self, range: Range<u64>);

@@ -17,6 +17,7 @@ use super::{privileges, setuid_files};
 use renkei_core::entry::{Entry, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
+use renkei_core::wire::message::Algorithm;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::{self, Errno};
@@ -62,11 +63,21 @@ impl LocalStore {
         })?;
         check_system(&fd).map_err(|why| Error::new(Code::Unsupported, "open storage", &shown, why))?;
         let stat = rustix::fs::fstat(&fd).map_err(fail)?;
-        let root = LocalDir { fd, path: RelPath::root(), device: stat.st_dev, access };
+        let checksums = Arc::default();
+        let root = LocalDir { fd, path: RelPath::root(), device: stat.st_dev, access, checksums };
         Ok(LocalStore { root: Arc::new(root) })
     }
 
-    /// The tree below one of its directories as a store of its own; no link is followed on the way there.
+    /// The same tree, in which new content is remembered with these checksums.
+    pub fn with_checksums(self, algorithms: &[Algorithm]) -> Self {
+        match Arc::try_unwrap(self.root) {
+            Ok(root) => LocalStore { root: Arc::new(LocalDir { checksums: algorithms.into(), ..root }) },
+            Err(root) => LocalStore { root },
+        }
+    }
+
+    /// The tree below one of its directories as a store of its own, which remembers no checksums; no link is followed
+    /// on the way there.
     ///
     /// # Errors
     /// `PathNotFound`, `NotADirectory`.
@@ -74,7 +85,8 @@ impl LocalStore {
         let fail = |errno| errno::error(errno, Step::Resolve, "open storage", path);
         let fd = open_deep(self.root.fd.as_fd(), path, ResolveFlags::NO_SYMLINKS).map_err(fail)?;
         let device = rustix::fs::fstat(&fd).map_err(fail)?.st_dev;
-        let root = LocalDir { fd, path: RelPath::root(), device, access: self.root.access };
+        let (path, access, checksums) = (RelPath::root(), self.root.access, Arc::default());
+        let root = LocalDir { fd, path, device, access, checksums };
         Ok(LocalStore { root: Arc::new(root) })
     }
 
@@ -125,6 +137,8 @@ struct LocalDir {
     path: RelPath,
     device: u64,
     access: AccessMode,
+    /// The checksums that new content is remembered with.
+    checksums: Arc<[Algorithm]>,
 }
 
 impl LocalDir {
@@ -204,7 +218,8 @@ impl LocalDir {
     fn adopt(&self, fd: OwnedFd, path: RelPath) -> Result<Arc<dyn Dir>, Error> {
         let stat = rustix::fs::fstat(&fd)
             .map_err(|errno| errno::error(errno, Step::Resolve, "open directory", &path))?;
-        Ok(Arc::new(LocalDir { fd, path, device: stat.st_dev, access: self.access }))
+        let (device, checksums) = (stat.st_dev, self.checksums.clone());
+        Ok(Arc::new(LocalDir { fd, path, device, access: self.access, checksums }))
     }
 
     /// Opens this directory itself for reading.
@@ -334,6 +349,10 @@ impl Dir for LocalDir {
 
     fn device(&self) -> u64 {
         self.device
+    }
+
+    fn checksums(&self) -> &[Algorithm] {
+        &self.checksums
     }
 
     fn lineage(&self) -> Vec<(u64, u64)> {

@@ -10,7 +10,7 @@
 //! these ([`privileges`]).
 
 use super::errno::{self, Step};
-use super::{Detail, Raw, passwd, privileges, setuid_files};
+use super::{Detail, Raw, checksum, passwd, privileges, setuid_files};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -154,7 +154,9 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
 
 /// Whether an attribute belongs to the user; the others belong to the system that sets them.
 fn travels(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || name == ACCESS_ACL || name == DEFAULT_ACL
+    name.starts_with(b"user.") && name != checksum::ATTRIBUTE.as_bytes()
+        || name == ACCESS_ACL
+        || name == DEFAULT_ACL
 }
 
 /// The handle that metadata is applied to.
@@ -212,7 +214,8 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     };
     let kind = file_type(&stat);
     if kind != FileType::Symlink {
-        for xattr in &meta.xattrs {
+        // Checksums that another site's PoP has sent as an attribute are no loss.
+        for xattr in meta.xattrs.iter().filter(|xattr| xattr.name != checksum::ATTRIBUTE.as_bytes()) {
             lost.note("set attribute", set_xattr(handle, xattr), &printable(&xattr.name))?;
         }
     }

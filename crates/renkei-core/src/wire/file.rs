@@ -8,7 +8,7 @@
 //! that opened the file before keeps reading the version it opened (snapshot).
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
-use super::types::{Space, TransferId, batch};
+use super::types::{Algorithm, Space, TransferId, batch};
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime, Stamp};
 use crate::error::{Code, Error};
@@ -544,6 +544,12 @@ pub trait Files: Send + Sync {
 
     /// A descriptor of the plain file behind an open file, if it is on this machine and may be read directly.
     fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
+        None
+    }
+
+    /// The checksum of an open file that was remembered when its content came, without reading it; none if there is
+    /// none of the present content.
+    fn known_checksum(&self, _file: Handle, _algorithm: Algorithm) -> Option<Vec<u8>> {
         None
     }
 

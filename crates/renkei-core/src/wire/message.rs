@@ -16,8 +16,8 @@ use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
 pub use super::types::{
-    BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space, Summary,
-    TransferId,
+    Algorithm, BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space,
+    Summary, TransferId,
 };
 pub(crate) use super::types::{at_most, batch};
 
@@ -328,6 +328,13 @@ pub enum Request {
     Unfinished(AboutUnfinished),
     /// The ways from the asked PoP to a site, each probed now.
     Ways(SiteName),
+    /// The checksum of a file that was computed when its content came, without reading the file. Answer: `Checksum`.
+    KnownChecksum {
+        /// The file.
+        place: Place,
+        /// The algorithm.
+        algorithm: Algorithm,
+    },
 }
 
 impl Request {
@@ -336,6 +343,7 @@ impl Request {
         let place = match self {
             Self::Stat(Some(place)) | Self::StatDir(Some(place)) | Self::List(Some(place)) => place,
             Self::Usage(place) | Self::Space(place) | Self::Checksum { place, .. } => place,
+            Self::KnownChecksum { place, .. } => place,
             Self::Mkdir { place, .. } | Self::Remove { place, .. } | Self::Rename { from: place, .. } => {
                 place
             }
@@ -355,17 +363,6 @@ impl Request {
     pub fn may_be_for_an_agent(&self) -> bool {
         matches!(self, Request::Redeem(_)) || !self.storages().is_empty()
     }
-}
-
-/// Digests a PoP can compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are the algorithms")]
-pub enum Algorithm {
-    Blake3,
-    Sha256,
-    Md5,
-    Adler32,
-    Crc32c,
 }
 
 /// Handling of names that exist at the receiver.

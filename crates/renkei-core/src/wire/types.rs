@@ -133,3 +133,35 @@ pub const MAX_LISTED_FAILURES: usize = 1000;
 
 /// Most bytes of failures in a summary: paths can be long, and the message must fit one frame.
 pub const MAX_LISTED_BYTES: usize = 1 << 20;
+
+/// Digests a PoP can compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the algorithms")]
+pub enum Algorithm {
+    Blake3,
+    Sha256,
+    Md5,
+    Adler32,
+    Crc32c,
+}
+
+impl Algorithm {
+    /// All, with the names that configurations and commands use.
+    pub const NAMES: [(Self, &'static str); 5] = [
+        (Self::Blake3, "blake3"),
+        (Self::Sha256, "sha256"),
+        (Self::Md5, "md5"),
+        (Self::Adler32, "adler32"),
+        (Self::Crc32c, "crc32c"),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+
+    /// The algorithm of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(algorithm, _)| *algorithm)
+    }
+}

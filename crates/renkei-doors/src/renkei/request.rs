@@ -212,6 +212,9 @@ fn operate(
         Request::Checksum { place, algorithm } => {
             Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
         }
+        Request::KnownChecksum { place, algorithm } => {
+            Reply::Checksum(site.known_checksum(access, &place, algorithm)?)
+        }
         Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
         Request::Ways(to) => Reply::Ways(site.partners().try_ways(&to)?),

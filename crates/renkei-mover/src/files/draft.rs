@@ -7,6 +7,7 @@ use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Precondition;
+use renkei_store::checksum::{Checksums, InOrder, READ_BACK_BYTES};
 use renkei_store::metadata::SET_ID;
 use renkei_store::{Detail, Dir, ReadFile, Replaced, WriteFile, privileges};
 use rustix::fd::BorrowedFd;
@@ -46,6 +47,8 @@ pub(crate) struct Draft {
     is_given_up: AtomicBool,
     /// The condition under which it is published.
     condition: Mutex<Precondition>,
+    /// Checksums to be remembered, as long as all content was written in order.
+    sums: Mutex<Option<InOrder>>,
     /// Counter of drafts that were dropped but not given up, which are kept; without it a dropped draft is removed.
     left: Option<Arc<AtomicUsize>>,
 }
@@ -136,6 +139,7 @@ impl Draft {
         left: Option<Arc<AtomicUsize>>,
     ) -> Result<Self, Error> {
         let is_new = matches!(beginning, Beginning::New);
+        let is_empty = is_new || matches!(beginning, Beginning::Empty);
         let (body, seen) = match beginning {
             Beginning::New => {
                 let file = make_empty(&target, &temp, mode)?;
@@ -153,6 +157,9 @@ impl Draft {
         let draft = Self::new(target, temp, mode, body, left);
         draft.is_new.store(is_new, Ordering::Relaxed);
         *draft.seen() = seen;
+        let dir = draft.target().dir.clone();
+        let wanted = dir.checksums();
+        *draft.sums() = (is_empty && !wanted.is_empty()).then(|| InOrder::new(wanted));
         Ok(draft)
     }
 
@@ -170,12 +177,16 @@ impl Draft {
     fn new(target: Target, temp: Vec<u8>, mode: u32, body: Body, left: Option<Arc<AtomicUsize>>) -> Self {
         let (target, body) = (Mutex::new(target), RwLock::new(body));
         let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
-        let (seen, base, condition) = Default::default();
-        Draft { temp, mode, target, body, seen, base, condition, is_broken, is_new, is_given_up, left }
+        let (seen, base, condition, sums) = Default::default();
+        Draft { temp, mode, target, body, seen, base, condition, sums, is_broken, is_new, is_given_up, left }
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<Stamp>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Option<InOrder>> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn base(&self) -> MutexGuard<'_, Option<Box<dyn ReadFile>>> {
@@ -210,13 +221,19 @@ impl Draft {
             if offset >= WRITEBACK_FROM {
                 file.start_writeback(offset..offset + bytes.len() as u64);
             }
+            // A write that does not follow the one before ends that for good, so no byte was written twice.
+            self.sums().take_if(|sums| !sums.update(bytes, offset));
             Ok(())
         });
         written.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
     }
 
     pub(crate) fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        self.change(|file| file.set_len(bytes))
+        self.change(|file| {
+            file.set_len(bytes)?;
+            self.sums().take_if(|sums| sums.end() != bytes);
+            Ok(())
+        })
     }
 
     fn change(&self, change: impl Fn(&dyn WriteFile) -> Result<(), Error>) -> Result<(), Error> {
@@ -277,7 +294,8 @@ impl Draft {
         if !names_first {
             file.sync_all()?;
         }
-        let (target, stamp) = self.rename(&*from, &*file, names)?;
+        let sums = self.checksums(&target, &*file)?;
+        let (target, stamp) = self.rename(&*from, &*file, sums, names)?;
         *body = Body::Published(file.clone());
         *self.base() = None;
         self.is_new.store(false, Ordering::Relaxed);
@@ -290,9 +308,32 @@ impl Draft {
         synced.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed)).map(|()| published)
     }
 
+    /// The checksums of the content to be remembered, and its stamp; none where that cannot be kept.
+    fn checksums(&self, target: &Target, file: &dyn WriteFile) -> Result<Option<(Stamp, Checksums)>, Error> {
+        let (in_order, wanted) = (self.sums().take(), target.dir.checksums());
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let stamp = file.stamp()?;
+        let sums = match in_order.filter(|sums| sums.end() == stamp.size) {
+            Some(in_order) => in_order.finish(),
+            None if stamp.size > READ_BACK_BYTES => return Ok(None),
+            None => InOrder::of(wanted, |buf, at| file.read_at(buf, at))?,
+        };
+        // The rename will forget them. But a write by others after it is in a later tick of the clock than the last one
+        // here, so that mtime shows it.
+        Ok(file.remember_checksums(&stamp, &sums).then_some((stamp, sums)))
+    }
+
     /// Renames the temporary file to the target's current name; no other rename or removal comes in between. If
     /// another site's version has that name, this becomes a conflict copy and the target from now on.
-    fn rename(&self, from: &dyn Dir, file: &dyn WriteFile, names: &Names) -> Result<(Target, Stamp), Error> {
+    fn rename(
+        &self,
+        from: &dyn Dir,
+        file: &dyn WriteFile,
+        sums: Option<(Stamp, Checksums)>,
+        names: &Names,
+    ) -> Result<(Target, Stamp), Error> {
         let _names = names.give()?;
         let target = self.target().clone();
         if target.is_gone {
@@ -300,6 +341,9 @@ impl Draft {
         }
         let mut seen = self.seen();
         let replaced = self.replace(from, &target, seen.as_ref())?;
+        if let Some((content, sums)) = sums {
+            file.remember_checksums(&content, &sums);
+        }
         let stamp = replaced.stamp.map_or_else(|| file.stamp(), Ok)?;
         *seen = Some(stamp);
         drop(seen);

@@ -17,7 +17,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
     Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
-use renkei_core::wire::message::{BATCH_ENTRIES, Space};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Space};
 use renkei_core::wire::{encode, violation};
 use renkei_store::leases::LeaseHolder;
 use renkei_store::locks::{LockAt, Locker};
@@ -625,6 +625,11 @@ impl Files for LocalFiles {
             Open::File(file) => file.descriptor()?.try_clone_to_owned().ok(),
             _ => None,
         }
+    }
+
+    fn known_checksum(&self, file: Handle, algorithm: Algorithm) -> Option<Vec<u8>> {
+        let Open::File(file) = &*self.find(file).ok()? else { return None };
+        file.known_checksums().into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum)
     }
 
     fn fence(&self) {

@@ -49,6 +49,17 @@ pub enum Replace {
     No,
 }
 
+/// Where a checksum comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// It was remembered when the content came; the content is not read.
+    Known,
+    /// The same, or the content is read.
+    Any,
+    /// The content is read.
+    Read,
+}
+
 /// The part of a directory that is listed.
 #[derive(Clone, Copy, Debug)]
 pub struct ListFrom<'a> {
@@ -165,6 +176,24 @@ impl Workspace {
     pub fn open(&self, path: &RelPath) -> Result<Reader, Error> {
         let (handle, item) = self.open_resolved(path, Op::Open)?;
         Ok(Reader { files: self.files.clone(), handle, item })
+    }
+
+    /// The checksum of a file's present content; none if it must be known and is not.
+    ///
+    /// # Errors
+    /// As [`Workspace::open`].
+    pub fn checksum(
+        &self,
+        path: &RelPath,
+        algorithm: Algorithm,
+        freshness: Freshness,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let reader = self.open(path)?;
+        let known = if freshness == Freshness::Read { None } else { reader.known_checksum(algorithm) };
+        match known {
+            None if freshness != Freshness::Known => reader.checksum(algorithm).map(Some),
+            known => Ok(known),
+        }
     }
 
     /// Begins a new version of a file; a symbolic link to a file is followed.
@@ -433,7 +462,12 @@ impl Reader {
         self.files.descriptor(self.handle)
     }
 
-    /// The checksum of the whole content.
+    /// The checksum that was remembered when the content came, if it is that of the present content.
+    pub fn known_checksum(&self, algorithm: Algorithm) -> Option<Vec<u8>> {
+        self.files.known_checksum(self.handle, algorithm)
+    }
+
+    /// The checksum of the whole content, which is read.
     ///
     /// # Errors
     /// Those of the files.

@@ -1,7 +1,7 @@
 //! What every workspace must do, whatever files are behind it: one suite for storages, volumes, agents and far sites.
 #![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
 
-use super::workspace::{Create, Follow, ListFrom, Replace, Workspace};
+use super::workspace::{Create, Follow, Freshness, ListFrom, Replace, Workspace};
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
@@ -40,6 +40,7 @@ pub fn all(workspace: &Workspace) {
     names_change_as_the_caller_says(workspace);
     links_are_followed_inside_alone(workspace);
     attributes_change(workspace);
+    a_known_checksum_is_that_of_the_content(workspace);
     assert!(workspace.space().unwrap().total_bytes > 0);
 }
 
@@ -191,6 +192,50 @@ fn attributes_change(workspace: &Workspace) {
     workspace.remove(&path("attr")).unwrap();
 }
 
+/// The checksums of a file by one way, in the order of the algorithms.
+fn checksums(workspace: &Workspace, name: &str, freshness: Freshness) -> Vec<Option<Vec<u8>>> {
+    let sum = |algorithm| workspace.checksum(&path(name), algorithm, freshness).unwrap();
+    Algorithm::NAMES.iter().map(|(algorithm, _)| sum(*algorithm)).collect()
+}
+
+/// Whether or not any are remembered.
+fn a_known_checksum_is_that_of_the_content(workspace: &Workspace) {
+    for content in ["", "first", "other"] {
+        put(workspace, "sums", content.as_bytes());
+        let known = checksums(workspace, "sums", Freshness::Known);
+        let read = checksums(workspace, "sums", Freshness::Read);
+        assert!(known.iter().zip(&read).all(|(known, read)| known.is_none() || known == read), "{content}");
+    }
+    let any = workspace.checksum(&path("sums"), Algorithm::Sha256, Freshness::Any).unwrap();
+    assert_eq!(any, workspace.checksum(&path("sums"), Algorithm::Sha256, Freshness::Read).unwrap());
+    workspace.remove(&path("sums")).unwrap();
+}
+
+/// Remembered checksums, for storages that are asked for all of them.
+pub fn remembered_checksums(workspace: &Workspace) {
+    let content = vec![7; 3 << 20];
+    let half = content.len() / 2;
+    for order in [[0, half], [half, 0]] {
+        let writer = workspace.create(&path("sums"), Create::default()).unwrap();
+        for offset in order {
+            writer.write_at(&content[offset..offset + half], offset as u64).unwrap();
+        }
+        writer.publish(None, None).unwrap();
+        let known = checksums(workspace, "sums", Freshness::Known);
+        assert_eq!(known, checksums(workspace, "sums", Freshness::Read));
+    }
+    // A version that begins with the content before.
+    let create = Create { start: Start::Content, ..Create::default() };
+    let writer = workspace.create(&path("sums"), create).unwrap();
+    writer.write_at(b"x", 5).unwrap();
+    writer.publish(Some(FileTime { secs: 1_000_000_000, nanos: 0 }), None).unwrap();
+    let known = checksums(workspace, "sums", Freshness::Known);
+    assert_eq!(known, checksums(workspace, "sums", Freshness::Read));
+    let found = workspace.stat(&path("sums"), Follow::No).unwrap();
+    assert!(found.entry.meta.xattrs.is_empty());
+    workspace.remove(&path("sums")).unwrap();
+}
+
 /// Conditional publication, for places whose files are at this PoP.
 pub fn conditions(workspace: &Workspace) {
     let absent = Create { condition: Precondition::Absent, ..Create::default() };
@@ -235,14 +280,27 @@ mod tests {
     use renkei_store::local::{AccessMode, LocalStore};
     use std::sync::Arc;
 
+    /// Whether the file system keeps attributes of users.
+    fn takes_attributes(folder: &std::path::Path) -> bool {
+        let probe = folder.join("probe");
+        std::fs::write(&probe, "").unwrap();
+        let set = rustix::fs::setxattr(&probe, "user.probe", b"", rustix::fs::XattrFlags::empty());
+        std::fs::remove_file(&probe).unwrap();
+        set.is_ok()
+    }
+
     #[test]
     fn files_of_a_local_store_pass() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap());
+        let store = LocalStore::open(folder.path(), AccessMode::ReadWrite).unwrap();
+        let store = Arc::new(store.with_checksums(&Algorithm::NAMES.map(|(algorithm, _)| algorithm)));
         let files = LocalFiles::new(store, RelPath::root(), true).unwrap();
         let workspace = Workspace::new(Arc::new(files));
         all(&workspace);
         conditions(&workspace);
+        if takes_attributes(folder.path()) {
+            remembered_checksums(&workspace);
+        }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     }
 }

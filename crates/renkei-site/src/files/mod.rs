@@ -152,6 +152,42 @@ impl Site {
     }
 }
 
+impl Site {
+    /// The checksum of a file that was computed when its content came, without reading the file.
+    ///
+    /// # Errors
+    /// `PathNotFound` if none of the present content is known.
+    pub fn known_checksum(
+        &self,
+        access: &Access,
+        place: &Place,
+        algorithm: Algorithm,
+    ) -> Result<Vec<u8>, Error> {
+        let is_of_volume = self.snapshot().volumes.contains_key(&place.storage);
+        let known = if is_of_volume && algorithm == Algorithm::Blake3 {
+            self.volumes().known_digest(access, place)?.map(|digest| digest.to_vec())
+        } else {
+            remembered_checksum(access, place, algorithm)?
+        };
+        let cause = "none of the present content is known; without --known the file is read";
+        known.ok_or_else(|| Error::new(Code::PathNotFound, "tell checksum", place, cause).at(access.site()))
+    }
+}
+
+/// The checksum that a file of a storage remembers, if it is that of its present content.
+pub(crate) fn remembered_checksum(
+    access: &Access,
+    place: &Place,
+    algorithm: Algorithm,
+) -> Result<Option<Vec<u8>>, Error> {
+    let work = move |store: &dyn Store, path: &RelPath| {
+        let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
+        let known = read(store, path, opened)?.known_checksums();
+        Ok(known.into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum))
+    };
+    at(access, place, access.examine(place)?.run("checksum", work))
+}
+
 /// The result of a change of names, returned when no client caches the old state any more.
 fn settled(store: &dyn Store, paths: &[&RelPath], done: Result<(), Error>) -> Result<(), Error> {
     store.settle();

@@ -12,6 +12,7 @@ use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::path::Place;
 use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
+use renkei_core::wire::message::Algorithm;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
 use renkei_mover::{Stop, fresh_id};
@@ -170,6 +171,10 @@ impl Files for AccountFiles {
 
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         self.run(move |local| local.require(draft, condition))
+    }
+
+    fn known_checksum(&self, file: Handle, algorithm: Algorithm) -> Option<Vec<u8>> {
+        self.run(move |local| Ok(local.known_checksum(file, algorithm))).ok().flatten()
     }
 
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {

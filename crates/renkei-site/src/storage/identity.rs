@@ -165,6 +165,10 @@ pub fn forget(home: &Home, name: &str) -> Result<(), Error> {
 fn open_mounted(storage: &Storage) -> Result<LocalStore, Error> {
     let mode = if storage.read_only { AccessMode::ReadOnly } else { AccessMode::ReadWrite };
     let store = LocalStore::open(&storage.path, mode)?;
+    let store = match &storage.checksums {
+        Some(checksums) => store.with_checksums(&checksums.0),
+        None => store,
+    };
     match storage.require_mount && !store.is_mount_point() {
         true => {
             let cause = "it is a plain directory now, and the storage was added with --require-mount";

@@ -1,14 +1,15 @@
 //! The standing of the volumes, and comparison of their catalogues with their files.
 
-use super::tree_walk::{locate, no_volume};
+use super::tree_walk::locate;
 use crate::access::Access;
-use crate::files::stat;
+use crate::files::{remembered_checksum, stat};
 use crate::volume::VolumeService;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Kind;
 use renkei_core::namespace::quota::{Limit, Use};
 use renkei_core::namespace::quota_share::Room;
 use renkei_core::path::Place;
+use renkei_core::wire::message::Algorithm;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Duties, Tally, VolumeReply, VolumeStatus};
 use renkei_mover::Stop;
@@ -119,14 +120,17 @@ impl VolumeService {
         })
     }
 
-    /// The digest of a file in the catalogue, without reading the file; `None` if it is unknown for the present
-    /// content.
+    /// The digest of a file in the catalogue, or the one that a file of a storage remembers, without reading the file;
+    /// `None` if it is unknown for the present content.
     ///
     /// # Errors
-    /// `VolumeUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
+    /// `StorageUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
     pub(crate) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
         let snapshot = self.context.snapshot();
-        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let Some(facts) = snapshot.volumes.get(&place.storage) else {
+            let known = remembered_checksum(access, place, Algorithm::Blake3)?;
+            return Ok(known.and_then(|digest| digest.try_into().ok()));
+        };
         let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
         if let Some(volume) = snapshot.volume(&place.storage) {
             volume?.flush()?;

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             let path = path.as_deref().map(root).transpose()?.unwrap_or_default();
             let (read_only, account, agent) = (*read_only, account.clone(), agent.clone());
             let require_mount = require_mount.map_or_else(|| is_mount_point(&path), |it| it == Choice::Yes);
-            add(name, &Storage { path, read_only, require_mount, account, agent }, context)
+            add(name, &Storage { path, read_only, require_mount, account, agent, checksums: None }, context)
         }
         Action::Accept { name, require_mount } => accept(name, *require_mount, context),
         Action::List => list(context),

@@ -42,8 +42,9 @@ pub struct Args {
     /// Every file in directories and below; symbolic links are passed over
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Of files in volumes: the BLAKE3 that was computed when they came, without reading them
-    #[arg(long, conflicts_with = "algorithm")]
+    /// What was computed when the files came, without reading them: BLAKE3 in volumes, and the checksums that the
+    /// site remembers (`checksums` in config.toml)
+    #[arg(long)]
     known: bool,
 }
 
@@ -113,7 +114,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
 
 fn request(path: &EndpointPath, args: &Args) -> Result<Request, Error> {
     if args.known {
-        return Ok(Request::Volume(AboutVolume::Known(place(path)?)));
+        return Ok(match args.algorithm {
+            // PoPs that remember no others know this request.
+            Digest::Blake3 => Request::Volume(AboutVolume::Known(place(path)?)),
+            other => Request::KnownChecksum { place: place(path)?, algorithm: other.into() },
+        });
     }
     Ok(Request::Checksum { place: place(path)?, algorithm: args.algorithm.into() })
 }
@@ -213,7 +218,7 @@ fn ask_all(many: &mut Many<'_>, files: Vec<Asked>, args: &Args, sink: &mut Sink)
 fn local(many: &mut Many<'_>, argument: &OsStr, args: &Args, sink: &mut Sink) -> Result<(), Error> {
     let path = Path::new(argument);
     if args.known {
-        let cause = "--known is for files in volumes";
+        let cause = "--known is for files at sites";
         return Err(Error::new(Code::UsageInvalid, "checksum", path.display(), cause));
     }
     if !args.recursive {

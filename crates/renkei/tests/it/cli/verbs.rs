@@ -291,6 +291,48 @@ fn checksums_make_a_manifest_that_can_be_checked() {
     assert_eq!(status(titech, &["checksum", &place("run")]), 4);
 }
 
+#[test]
+fn remembered_checksums_are_those_of_the_present_content() {
+    let mut federation = Federation::two();
+    let config = federation.kek.dir().join("config.toml");
+    let before = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("checksums = [\"md5\", \"adler32\"]\n{before}")).unwrap();
+    federation.kek.stop();
+    federation.kek.restart();
+    let here = federation.scratch().join("f");
+    std::fs::write(&here, "hello").unwrap();
+    if rustix::fs::setxattr(&here, "user.a", b"", rustix::fs::XattrFlags::empty()).is_err() {
+        eprintln!("SKIPPED: no attributes of users on this file system");
+        return;
+    }
+    let (titech, place) = (&federation.titech, federation.kek.place("f"));
+    let known = |algorithm| titech.renkei(&["checksum", "--known", "-a", algorithm, &place]);
+    let expected = [("md5", "5d41402abc4b2a76b9719d911017c592"), ("adler32", "062c0215")];
+    // A transfer, and a draft of a file session.
+    let mut put = titech.command();
+    put.args(["put", &place]).stdin(std::fs::File::open(&here).unwrap()).stdout(Stdio::null());
+    assert!(put.status().unwrap().success());
+    let are_known = || {
+        for (algorithm, digest) in expected {
+            assert_eq!(text(&known(algorithm)), format!("{digest}  {place}\n"), "{:?}", known(algorithm));
+        }
+        assert!(!known("sha256").status.success());
+    };
+    are_known();
+    titech.ok(&["cp", here.to_str().unwrap(), &place]);
+    are_known();
+    // They do not travel.
+    let copy = federation.scratch().join("copy");
+    titech.ok(&["cp", &place, copy.to_str().unwrap()]);
+    assert_eq!(rustix::fs::listxattr(&copy, &mut [0_u8; 64]).unwrap(), "user.a\0".len());
+    // A change past renkei, which sets the time back.
+    let file = std::fs::File::options().write(true).open(federation.kek.root().join("f")).unwrap();
+    let mtime = file.metadata().unwrap().modified().unwrap();
+    std::os::unix::fs::FileExt::write_at(&file, b"j", 0).unwrap();
+    file.set_modified(mtime).unwrap();
+    assert!(expected.iter().all(|(algorithm, _)| !known(algorithm).status.success()));
+}
+
 /// Lets another program check a manifest; says so where it is not installed.
 fn check_manifest(program: &str, manifest: &[u8], tree: &Path) {
     let file = tempfile::NamedTempFile::new().unwrap();
