@@ -370,7 +370,7 @@ codes! {
     ProtocolViolation = "RK-WIRE-1", Invalid, Never, "the peer violated the protocol",
         "check that both sides run the same version of renkei; report it if they do";
     VersionMismatch = "RK-WIRE-2", Invalid, Never, "the two sides have no protocol version in common",
-        "upgrade the older side";
+        "update renkei at the side that the cause names; two neighbouring versions of the protocol work together";
     FrameTooLarge = "RK-WIRE-3", Limit, Never, "the peer sent a frame larger than allowed",
         "check that both sides run the same version of renkei; report it if they do";
     TicketRefused = "RK-WIRE-4", Identity, Never, "the ticket is unknown, used or expired",

@@ -8,9 +8,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::Control;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::{WireVersion, decode, encode};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Interval of keep-alive pings on a quiet control stream.
@@ -21,6 +21,7 @@ pub struct ControlSender {
     sock: Arc<TcpStream>,
     codec: Mutex<Codec>,
     outbox: Mutex<Outbox>,
+    agreed: OnceLock<WireVersion>,
 }
 
 /// The receiving half.
@@ -51,6 +52,7 @@ pub fn split(stream: TlsStream, silence: Duration) -> Result<(Arc<ControlSender>
         sock: stream.sock,
         codec: Mutex::new(stream.codec),
         outbox: Mutex::new(stream.outbox),
+        agreed: OnceLock::new(),
     });
     let receiver = ControlReceiver {
         link: link.clone(),
@@ -90,6 +92,16 @@ impl ControlSender {
             outbox.flush(&self.sock)?;
         }
         Ok(())
+    }
+
+    /// Sets the version of the wire that both sides agreed on in their greetings.
+    pub fn agree(&self, version: WireVersion) {
+        let _ = self.agreed.set(version);
+    }
+
+    /// The version of the wire of this session; the oldest one before the greetings.
+    pub fn version(&self) -> WireVersion {
+        self.agreed.get().copied().unwrap_or(WireVersion::OLDEST)
     }
 
     /// Shuts down both directions; threads blocked on the socket return.

@@ -18,15 +18,14 @@ pub mod queue;
 pub mod status;
 pub mod types;
 pub mod unfinished;
+pub mod version;
 pub mod volume;
 
 use crate::error::{Code, Error};
+pub use version::{VERSIONS, WireVersion};
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"renkei/1";
-
-/// The protocol versions this build speaks, oldest and newest.
-pub const VERSIONS: std::ops::RangeInclusive<u16> = 3..=3;
 
 /// Decodes a postcard value that must fill `bytes` to the end.
 pub fn decode<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, Error> {

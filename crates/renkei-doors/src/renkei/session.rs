@@ -5,7 +5,7 @@ use crate::strangers::Seat;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::filter::Filter;
-use renkei_core::wire::VERSIONS;
+use renkei_core::wire::WireVersion;
 use renkei_core::wire::message::{Control, Hello, Welcome};
 use renkei_net::control::{ControlReceiver, split};
 use renkei_net::tls::TlsStream;
@@ -49,7 +49,7 @@ pub(super) fn run(
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
-    let (proof, _counted) = match admitted {
+    let (proof, version, _counted) = match admitted {
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
@@ -59,15 +59,16 @@ pub(super) fn run(
     let chain = stream.peer_chain();
     let (link, mut control) = split(stream, snapshot.config.stall_timeout())?;
     let crl = snapshot.trust.revocation_list(&snapshot.site).map(|(_, der)| der.to_vec()).unwrap_or_default();
+    link.agree(version);
     link.send(&Control::Welcome(Welcome {
-        version: *VERSIONS.end().min(&hello.versions.1),
+        version: version.number(),
         software: SOFTWARE.into(),
         site: side.clone(),
         principal: principal.to_string(),
         now_unix_ms: unix_ms(SystemTime::now()),
         crl,
     }))?;
-    tracing::info!(%peer, %principal, software = hello.software, "session opened");
+    tracing::info!(%peer, %principal, software = hello.software, wire = %version, "session opened");
     let ended = serve(&site.peer(proof.clone(), &link), &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
@@ -79,10 +80,14 @@ pub(super) fn run(
     ended.or_else(|error| if error.code == Code::ConnectionLost { Ok(()) } else { Err(error) })
 }
 
-fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof, Counted<'s>), Error> {
+fn admit<'s>(
+    stream: &TlsStream,
+    hello: &Hello,
+    site: &'s Site,
+) -> Result<(Proof, WireVersion, Counted<'s>), Error> {
     let proof = site.authenticate(Evidence::Chain(stream.peer_chain().into()))?;
     let principal = &proof.principal;
-    check_version(hello)?;
+    let version = WireVersion::agree(site.name().as_str(), &principal.to_string(), hello.versions)?;
     if let Principal::Host(partner) = principal {
         site.relay().memory.note_clock(partner, hello.now_unix_ms);
     }
@@ -110,16 +115,7 @@ fn admit<'s>(stream: &TlsStream, hello: &Hello, site: &'s Site) -> Result<(Proof
         return Err(Error::new(Code::TooManySessions, "greet", principal, cause));
     }
     Counters::add(&site.context().counters.sessions_total, 1);
-    Ok((proof, counted))
-}
-
-fn check_version(hello: &Hello) -> Result<(), Error> {
-    let (oldest, newest) = hello.versions;
-    if oldest <= *VERSIONS.end() && newest >= *VERSIONS.start() {
-        return Ok(());
-    }
-    let cause = format!("this side speaks {VERSIONS:?}, the other {oldest} to {newest}");
-    Err(Error::new(Code::VersionMismatch, "greet", &hello.software, cause))
+    Ok((proof, version, counted))
 }
 
 fn check_clock(hello: &Hello) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use renkei_core::route::Rule;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
 use renkei_core::wire::message::{Control, Found, Hello, Opened, Reply, Request, Welcome};
-use renkei_core::wire::{VERSIONS, encode, violation};
+use renkei_core::wire::{VERSIONS, WireVersion, encode, violation};
 use renkei_net::control::{ControlReceiver, split};
 use renkei_net::identity::credential::Credential;
 use renkei_net::identity::tls::{client_config, server_name_of};
@@ -218,13 +218,13 @@ impl Dialler {
             link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, reach))? {
-            Control::Welcome(welcome) if VERSIONS.contains(&welcome.version) => welcome,
-            Control::Welcome(welcome) => {
-                let cause = format!("{site} chose version {}", welcome.version);
-                return Err(Error::new(Code::VersionMismatch, "greet", site, cause));
-            }
+            Control::Welcome(welcome) => welcome,
             other => return Err(violation("greeting", format_args!("{other:?}"))),
         };
+        let chosen = (welcome.version, welcome.version);
+        link.agree(
+            WireVersion::agree("this side", site.as_str(), chosen).map_err(|error| error.at("client"))?,
+        );
         if matches!(peer, Principal::Host(_)) {
             self.ways.memory.note_clock(site, welcome.now_unix_ms);
         }
@@ -619,6 +619,11 @@ impl Session {
     /// The peer's certificate chain.
     pub fn peer_chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
+    }
+
+    /// The version of the wire that both sides agreed on: what is younger is not sent to this peer.
+    pub fn version(&self) -> WireVersion {
+        self.control.sender().version()
     }
 
     /// The site at the other end.

@@ -5,6 +5,7 @@ pub(crate) mod adversary;
 pub(crate) mod hostile;
 pub(crate) mod raw;
 pub(crate) mod records;
+mod versions;
 
 use renkei_core::lab::params::{LinkParams, Loss, Queue};
 use renkei_lab::tap::{Tap, TapParams};
