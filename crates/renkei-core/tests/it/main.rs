@@ -10,3 +10,4 @@ mod namespace;
 mod paths;
 mod queue;
 mod site_leases;
+mod wire3;
