@@ -74,6 +74,11 @@ impl ControlSender {
         self.send_frame(FrameKind::Control, &encode(message))
     }
 
+    /// Sends a message that the peer skips if it does not speak the newest version.
+    pub fn send_early(&self, message: &Control) -> Result<(), Error> {
+        self.send_frame(FrameKind::Early, &encode(message))
+    }
+
     /// Sends a refusal, which ends the session.
     pub fn refuse(&self, error: &Error) {
         let _ = self.send_frame(FrameKind::Refusal, &encode(error));
@@ -141,11 +146,13 @@ impl ControlReceiver {
     pub fn recv(&mut self) -> Result<Control, Error> {
         loop {
             match self.recv_frame()? {
-                (FrameKind::Control, payload) => match decode("control message", &payload)? {
-                    Control::Ping(n) => self.link.send(&Control::Pong(n))?,
-                    Control::Pong(_) => {}
-                    message => return Ok(message),
-                },
+                (FrameKind::Control | FrameKind::Early, payload) => {
+                    match decode("control message", &payload)? {
+                        Control::Ping(n) => self.link.send(&Control::Pong(n))?,
+                        Control::Pong(_) => {}
+                        message => return Ok(message),
+                    }
+                }
                 (FrameKind::Refusal, payload) => return Err(decode("refusal", &payload)?),
                 (kind, _) => {
                     return Err(renkei_core::wire::violation("control stream", format_args!("{kind:?}")));

@@ -9,6 +9,7 @@ use super::access::Proof;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Right, Scope};
 use renkei_core::path::SiteName;
+use renkei_core::wire::copy::CopySender;
 use renkei_core::wire::message::Request;
 use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
 use renkei_mover::hex;
@@ -104,7 +105,7 @@ fn serves(request: &Request) -> bool {
     match request {
         Request::Whoami | Request::Redeem(_) => true,
         // An agent acts for no users at other sites: those need a grant.
-        Request::PushFound { .. } => false,
+        Request::PushFound { .. } | Request::PushCopy { .. } => false,
         request => !request.storages().is_empty(),
     }
 }
@@ -137,11 +138,16 @@ fn check(scope: &Scope, request: &Request) -> Result<(), String> {
         | Request::KnownChecksum { .. }
         | Request::OpenReceive(_)
         | Request::OpenSend(_)
-        | Request::OpenFound(_) => Ok(()),
-        Request::Grant { peer, .. } => has(peer, Right::Read),
+        | Request::OpenFound(_)
+        | Request::OpenCopy { by: CopySender::Asker, .. } => Ok(()),
+        Request::Grant { peer, .. } | Request::OpenCopy { by: CopySender::Site(peer), .. } => {
+            has(peer, Right::Read)
+        }
         // The circuit reads and writes nothing in the user's name: the ends authenticate each other.
         Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
-        Request::Push { to, .. } | Request::PushFound { to, .. } => has(to, Right::Write),
+        Request::Push { to, .. } | Request::PushFound { to, .. } | Request::PushCopy { to, .. } => {
+            has(to, Right::Write)
+        }
         Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. })
             if transfer == scope.transfer() =>
         {

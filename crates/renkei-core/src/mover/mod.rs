@@ -11,6 +11,7 @@ pub mod commit;
 pub mod digest;
 pub mod filter;
 pub mod journal;
+pub mod layout;
 pub mod plan;
 pub mod receiver;
 pub mod sender;

@@ -14,9 +14,11 @@ impl Request {
         }
         let filter = match self {
             Self::OpenReceive(open) | Self::Grant { open, .. } => Some(&open.options.filter),
-            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
-                Some(&send.filter)
-            }
+            Self::OpenSend(send)
+            | Self::Push { send, .. }
+            | Self::PushFound { send, .. }
+            | Self::PushCopy { send, .. } => Some(&send.filter),
+            Self::OpenCopy { copy, .. } => Some(&copy.options.filter),
             Self::OpenFound(open) | Self::ForUser { open, .. } => chosen(open),
             Self::Submit(submissions) => submissions.first().map(|submission| &submission.send.filter),
             _ => None,
@@ -26,12 +28,16 @@ impl Request {
 
     /// Whether the names of arriving files are reported.
     pub fn tells_names(&self) -> bool {
-        matches!(self, Self::Push { send, .. } | Self::PushFound { send, .. } if send.tell_names)
+        let (Self::Push { send, .. } | Self::PushFound { send, .. } | Self::PushCopy { send, .. }) = self
+        else {
+            return false;
+        };
+        send.tell_names
     }
 
     /// Sets whether the names of arriving files are reported.
     pub fn set_tell_names(&mut self, tell_names: bool) {
-        if let Self::Push { send, .. } | Self::PushFound { send, .. } = self {
+        if let Self::Push { send, .. } | Self::PushFound { send, .. } | Self::PushCopy { send, .. } = self {
             send.tell_names = tell_names;
         }
     }
@@ -45,6 +51,11 @@ impl Request {
             Self::PushFound { send, open, .. } => {
                 send.filter = filter.clone();
                 open.set_filter(filter);
+            }
+            Self::OpenCopy { copy, .. } => copy.options.filter = filter.clone(),
+            Self::PushCopy { send, copy, .. } => {
+                send.filter = filter.clone();
+                copy.options.filter = filter.clone();
             }
             Self::Submit(submissions) => submissions.iter_mut().for_each(|all| all.set_filter(filter)),
             _ => {}

@@ -47,12 +47,15 @@ pub enum FrameKind {
     Op = 24,
     /// Its answer: length of the [`super::file::Answer`], the answer, the content of a read.
     Answer = 25,
+    /// Optional: a [`super::message::Control`] that is younger than the oldest version spoken, sent with the greeting,
+    /// before the versions are agreed on. An older receiver skips it, and is asked again in its own words.
+    Early = 0x81,
 }
 
 impl FrameKind {
     fn parse(byte: u8) -> Option<Self> {
         use FrameKind::*;
-        [Control, Join, Refusal, Entry, Extent, Raw, ExtentEnd, StreamEnd, Op, Answer]
+        [Control, Join, Refusal, Entry, Extent, Raw, ExtentEnd, StreamEnd, Op, Answer, Early]
             .into_iter()
             .find(|k| *k as u8 == byte)
     }

@@ -1,6 +1,7 @@
 //! Control messages: handshake, requests and replies, and the messages of one transfer.
 
 use super::buffer::{BufferStatus, Room};
+use super::copy::{CopySender, OpenCopy};
 use super::data::{EntryId, Ticket};
 use super::file::{Changed, OpenFiles};
 use super::queue::{Listed, Queued, Story, Submission};
@@ -10,14 +11,15 @@ use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::mover::filter::Filter;
+use crate::mover::layout::Placement;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
 use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
 pub use super::types::{
-    Algorithm, BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space,
-    Summary, TransferId,
+    Algorithm, BATCH_ENTRIES, Class, EntryFailure, Found, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress,
+    Space, Summary, TransferId,
 };
 pub(crate) use super::types::{at_most, batch};
 
@@ -117,6 +119,8 @@ pub enum Control {
     TellNames,
     /// A PoP that moves for a client: files that arrived since the last such message, if the client asked for names.
     Arrived(#[serde(deserialize_with = "batch")] Vec<RelPath>),
+    /// A PoP that moves for a client, since wire 4: what becomes of the sources, in answer to `PushCopy`.
+    Placed(Placement),
 }
 
 /// The dialling side's half of the handshake.
@@ -328,7 +332,25 @@ pub enum Request {
     Unfinished(AboutUnfinished),
     /// The ways from the asked PoP to a site, each probed now.
     Ways(SiteName),
-    /// The checksum of a file that was computed when its content came, without reading the file. Answer: `Checksum`.
+    /// Since wire 4: opens a copy whose layout the asked PoP, its destination, resolves. It answers `Placed`, and then
+    /// as the sender of the copy needs it.
+    OpenCopy {
+        /// The copy.
+        copy: OpenCopy,
+        /// The side that sends it.
+        by: CopySender,
+    },
+    /// Since wire 4: the PoP shall send to another site's PoP, which it asks with `OpenCopy` on behalf of the asker, a
+    /// user of its own site.
+    PushCopy {
+        /// The sources; each target is its name in a destination directory.
+        send: OpenSend,
+        /// The receiving site.
+        to: SiteName,
+        /// The copy that site shall open.
+        copy: OpenCopy,
+    },
+    /// Since wire 4: the checksum of a file that was computed when its content came, without reading the file. Answer: `Checksum`.
     KnownChecksum {
         /// The file.
         place: Place,
@@ -350,9 +372,11 @@ impl Request {
             Self::OpenReceive(open) | Self::Grant { open, .. } => &open.to,
             Self::OpenFiles(open) => &open.place,
             Self::OpenFound(open) | Self::ForUser { open, .. } => &open.to,
-            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushFound { send, .. } => {
-                return send.storages();
-            }
+            Self::OpenCopy { copy, .. } => &copy.to,
+            Self::OpenSend(send)
+            | Self::Push { send, .. }
+            | Self::PushFound { send, .. }
+            | Self::PushCopy { send, .. } => return send.storages(),
             Self::Unfinished(about) => return about.storage.as_deref().into_iter().collect(),
             _ => return Vec::new(),
         };
@@ -416,22 +440,6 @@ pub struct OpenReceive {
     /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
     #[serde(deserialize_with = "batch")]
     pub rules: Vec<String>,
-}
-
-/// Kind of a copy's destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Found {
-    /// A directory.
-    Dir,
-    /// Anything but a directory.
-    Other,
-    /// It does not exist.
-    Nothing,
-}
-
-impl Found {
-    /// All the kinds.
-    pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
 }
 
 /// The transfer to open for one kind of destination.
@@ -653,6 +661,8 @@ pub enum Reply {
     Unfinished(UnfinishedReply),
     /// To `Ways`: the best first.
     Ways(#[serde(deserialize_with = "batch")] Vec<TriedWay>),
+    /// To `OpenCopy`: what becomes of the sources; `Opened` or `Granted` follows.
+    Placed(Placement),
 }
 
 /// The result of probing one way from a PoP to a site.

@@ -9,6 +9,7 @@
 
 pub mod buffer;
 pub mod circuit;
+pub mod copy;
 pub mod data;
 pub mod file;
 mod filtered;
@@ -20,6 +21,7 @@ pub mod types;
 pub mod unfinished;
 pub mod version;
 pub mod volume;
+pub mod wire3;
 
 use crate::error::{Code, Error};
 pub use version::{VERSIONS, WireVersion};

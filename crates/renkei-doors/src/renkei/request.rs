@@ -1,9 +1,11 @@
 //! Dispatches requests to calls of the site, and their outcomes to replies.
 
+use super::wire3;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::Place;
-use renkei_core::wire::message::{BATCH_ENTRIES, Control, OpenFound, Reply, Request, Summary};
+use renkei_core::wire::copy::{CopySender, OpenCopy};
+use renkei_core::wire::message::{BATCH_ENTRIES, Control, Reply, Request, Summary};
 use renkei_core::wire::{parts, violation};
 use renkei_net::control::{ControlReceiver, ControlSender};
 use renkei_net::reverse_registry::LINE_SILENCE;
@@ -43,11 +45,15 @@ pub(super) fn handle(
         Request::Redeem(grant) => site
             .redeem(peer, &grant)
             .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        Request::OpenCopy { copy, by: CopySender::PopFor(chain) } => {
+            let by = CopySender::PopFor(Vec::new());
+            let asked = Request::OpenCopy { copy: copy.clone(), by: by.clone() };
+            let access = access_for(peer, chain, &asked, site);
+            access.and_then(|access| open_copy(id, &copy, by, &access, control, site))
+        }
         Request::ForUser { chain, open } => {
-            let access = site.for_user(peer, chain).and_then(|access| {
-                site.relay().expect_here(&access, &Request::OpenFound(open.clone())).map(|()| access)
-            });
-            access.and_then(|access| open_found(id, &open, &access, control, site))
+            let access = access_for(peer, chain, &Request::OpenFound(open.clone()), site);
+            access.and_then(|access| wire3::open_found(id, &open, &access, control, site))
         }
         // These need no account here.
         Request::Line => return keep_line(id, peer, control, site),
@@ -96,6 +102,17 @@ pub(super) fn handle(
         Err(error) => Err(error.at(site.name().as_str())),
     };
     control.sender().send(&Control::Reply { id, reply })
+}
+
+/// The access of a user of the peer's site, for whom that site's PoP asks.
+fn access_for(
+    peer: &Peer,
+    chain: Vec<Vec<u8>>,
+    request: &Request,
+    site: &Arc<Site>,
+) -> Result<Access, Error> {
+    let access = site.for_user(peer, chain)?;
+    site.relay().expect_here(&access, request).map(|()| access)
 }
 
 /// Turns the session into a line: it ends with the line.
@@ -147,7 +164,7 @@ fn nothing_more(control: &mut ControlReceiver) -> Error {
     }
 }
 
-enum Outcome {
+pub(super) enum Outcome {
     /// A reply to be sent.
     Reply(Reply),
     /// The reply was sent already.
@@ -168,17 +185,25 @@ fn dispatch(
     match request {
         Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
         Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
-        Request::OpenFound(open) => open_found(id, &open, access, control, site),
+        Request::OpenCopy { copy, by } => open_copy(id, &copy, by, access, control, site),
+        Request::OpenFound(open) => wire3::open_found(id, &open, access, control, site),
         Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
         Request::Push { send, to, grant } => {
             let watch = Watch::with_failures().with_names(send.tell_names);
             let leave = Leave::Grant(grant);
             push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
         }
+        Request::PushCopy { send, to, copy } => {
+            let link = control.sender();
+            let on_placed = |placement| drop(link.send(&Control::Placed(placement)));
+            let leave = Leave::OwnUser { copy, on_placed: &on_placed };
+            let watch = Watch::with_failures().with_names(send.tell_names);
+            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+        }
         Request::PushFound { send, to, open } => {
             let link = control.sender();
             let on_found = |found| drop(link.send(&Control::Found(found)));
-            let leave = Leave::OwnUser { open, on_found: &on_found };
+            let leave = Leave::OwnUserOfWire3 { open, on_found: &on_found };
             let watch = Watch::with_failures().with_names(send.tell_names);
             push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
         }
@@ -242,7 +267,7 @@ fn done((): ()) -> Reply {
 
 /// Does the work of one reply. The peer's pings wait meanwhile, so it is sent keep-alives; when it has disconnected,
 /// the work is stopped.
-fn alive<T: Send>(
+pub(super) fn alive<T: Send>(
     link: &ControlSender,
     work: impl FnOnce(&Stop) -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
@@ -288,20 +313,23 @@ fn list(
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
 
-/// Looks at the destination, replies with its kind, and opens the transfer that was chosen for that.
-fn open_found(
+/// Places the sources at the destination, answers what becomes of them, and opens the copy for its sender.
+fn open_copy(
     id: u64,
-    open: &OpenFound,
+    copy: &OpenCopy,
+    by: CopySender,
     access: &Access,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (found, receive) = alive(&link, |_| site.find(access, open))?;
-    link.send(&Control::Reply { id, reply: Ok(Reply::Found(found)) })?;
-    match receive {
-        Some(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
-        None => Ok(Outcome::Answered),
+    let (placement, open) = alive(&link, |_| site.place(access, copy))?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Placed(placement)) })?;
+    match by {
+        CopySender::Asker | CopySender::PopFor(_) => {
+            site.receive(access, open, id, control).map(Outcome::Transferred)
+        }
+        CopySender::Site(peer) => Ok(Outcome::Reply(Reply::Granted(site.grant(access, open, peer)?))),
     }
 }
 

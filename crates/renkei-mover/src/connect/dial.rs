@@ -17,7 +17,8 @@ use renkei_core::path::SiteName;
 use renkei_core::route::Rule;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
-use renkei_core::wire::message::{Control, Found, Hello, Opened, Reply, Request, Welcome};
+use renkei_core::wire::message::{Control, Hello, Opened, Reply, Request, Welcome};
+use renkei_core::wire::wire3::Destination;
 use renkei_core::wire::{VERSIONS, WireVersion, encode, violation};
 use renkei_net::control::{ControlReceiver, split};
 use renkei_net::identity::credential::Credential;
@@ -208,23 +209,26 @@ impl Dialler {
         let (link, mut control) = split(stream, self.silence)?;
         link.send(&Control::Hello(hello())).map_err(subject)?;
         if let Some(request) = &ahead.request {
-            *used = matches!(request, Request::Redeem(_) | Request::Push { .. } | Request::PushFound { .. });
+            *used = works_once(request);
             if let Some(filter) = request.filter() {
                 link.send(&Control::Filter(filter.clone())).map_err(subject)?;
             }
             if request.tells_names() {
                 link.send(&Control::TellNames).map_err(subject)?;
             }
-            link.send(&Control::Request { id: 0, request: request.clone() }).map_err(subject)?;
+            let message = Control::Request { id: 0, request: request.clone() };
+            let sent = match request.since() {
+                WireVersion::OLDEST => link.send(&message),
+                _ => link.send_early(&message),
+            };
+            sent.map_err(subject)?;
         }
         let welcome = match control.recv().map_err(|error| named(error, site, reach))? {
             Control::Welcome(welcome) => welcome,
             other => return Err(violation("greeting", format_args!("{other:?}"))),
         };
-        let chosen = (welcome.version, welcome.version);
-        link.agree(
-            WireVersion::agree("this side", site.as_str(), chosen).map_err(|error| error.at("client"))?,
-        );
+        let version = agreed(site, &welcome)?;
+        link.agree(version);
         if matches!(peer, Principal::Host(_)) {
             self.ways.memory.note_clock(site, welcome.now_unix_ms);
         }
@@ -237,7 +241,8 @@ impl Dialler {
             wanted: (ahead.streams, ahead.sends),
             chain,
             next_request: 0,
-            asked: ahead.request.clone(),
+            // A peer of an older version has skipped a request that it does not know.
+            asked: ahead.request.clone().filter(|request| request.since() <= version),
             ahead: streams,
         })
     }
@@ -421,7 +426,10 @@ impl Session {
 
     /// Sends a request to the PoP or the agent responsible for it; returns the request's id and the first reply. If
     /// the responsible peer is another one than before, the session is with that peer from now on.
-    fn ask_whom_it_concerns(&mut self, request: Request) -> Result<(u64, Result<Reply, Error>), Error> {
+    pub(super) fn ask_whom_it_concerns(
+        &mut self,
+        request: Request,
+    ) -> Result<(u64, Result<Reply, Error>), Error> {
         if self.is_for_the_pop(&request) {
             self.turn_back(&request)?;
         }
@@ -479,6 +487,7 @@ impl Session {
                 Err(violation("request", "not the one announced"))
             };
         }
+        let request = request.for_version(self.version())?;
         let link = self.control.sender();
         if let Some(filter) = request.filter() {
             link.send(&Control::Filter(filter.clone()))?;
@@ -490,7 +499,7 @@ impl Session {
         Ok(id)
     }
 
-    fn reply_to(&mut self, id: u64) -> Result<Reply, Error> {
+    pub(super) fn reply_to(&mut self, id: u64) -> Result<Reply, Error> {
         self.outcome_of(id)?
     }
 
@@ -581,25 +590,25 @@ impl Session {
         }
     }
 
-    /// Sends a request that opens a transfer after the site has reported its findings: `on_found` may refuse them.
+    /// Sends a request that opens a transfer after the site has looked at its destination: `on_found` may refuse what
+    /// it reports.
     ///
     /// # Errors
     /// The outer one ends the session, the inner one is the site's reply, or the error of `on_found`.
     pub fn ask_to_open(
         &mut self,
         request: Request,
-        on_found: &mut dyn FnMut(Found) -> Result<(), Error>,
+        on_found: &mut dyn FnMut(Destination) -> Result<(), Error>,
     ) -> Result<Result<Opened, Error>, Error> {
         let (id, mut outcome) = self.ask_whom_it_concerns(request)?;
         loop {
             match outcome {
-                Ok(Reply::Found(found)) => {
-                    if let Err(refused) = on_found(found) {
+                Ok(Reply::Opened(opened)) => return Ok(Ok(opened)),
+                Ok(other) => {
+                    if let Err(refused) = on_found(Destination::of(other)?) {
                         return Ok(Err(refused));
                     }
                 }
-                Ok(Reply::Opened(opened)) => return Ok(Ok(opened)),
-                Ok(other) => return Err(violation("opening", format_args!("{other:?}"))),
                 Err(error) => return Ok(Err(error)),
             }
             outcome = self.outcome_of(id)?;
@@ -640,6 +649,18 @@ impl Session {
 fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let spawned = std::thread::Builder::new().name("dial".into()).spawn(work);
     spawned.map(drop).map_err(|error| Error::new(Code::SystemCall, "start a thread", "data stream", error))
+}
+
+/// Whether a request works only once: a retry would only hide the first error.
+fn works_once(request: &Request) -> bool {
+    use Request::*;
+    matches!(request, Redeem(_) | Push { .. } | PushFound { .. } | PushCopy { .. })
+}
+
+/// The version that a site chose for the session.
+fn agreed(site: &SiteName, welcome: &Welcome) -> Result<WireVersion, Error> {
+    let chosen = (welcome.version, welcome.version);
+    WireVersion::agree("this side", site.as_str(), chosen).map_err(|error| error.at("client"))
 }
 
 /// The greeting of this program, with the current time.

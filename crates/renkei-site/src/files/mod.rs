@@ -11,7 +11,9 @@ use super::Site;
 use super::access::Access;
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::layout::Placement;
 use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
 use renkei_store::checksum::Checksum;
@@ -43,16 +45,34 @@ impl Site {
         at(access, &place, access.look(&place)?.run("stat", work))
     }
 
-    /// Examines the destination of a copy and selects the matching choice; a missing directory is created if the
-    /// choice says so.
+    /// Examines the destination of a copy and places the sources there; a directory that they go into is created if it
+    /// is missing.
+    ///
+    /// # Errors
+    /// Those of [`OpenCopy::place`], [`Site::stat_dir`] and [`Site::mkdir`].
+    pub fn place(&self, access: &Access, copy: &OpenCopy) -> Result<(Placement, OpenReceive), Error> {
+        let found = self.found(access, &copy.to)?;
+        let placed = copy.place(found).map_err(|error| error.at(access.site()))?;
+        if placed.make {
+            self.mkdir(access, &copy.to, false)?;
+        }
+        Ok((placed.placement, copy.receive(placed.placement)))
+    }
+
+    fn found(&self, access: &Access, destination: &Place) -> Result<Found, Error> {
+        match self.stat_dir(access, Some(destination.clone())) {
+            Ok(Entry { kind: EntryKind::Dir, .. }) => Ok(Found::Dir),
+            Ok(_) => Ok(Found::Other),
+            Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
+            Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Examines the destination of a copy of wire 3 and selects the matching choice; a missing directory is created if
+    /// the choice says so.
     pub fn find(&self, access: &Access, open: &OpenFound) -> Result<(Found, Option<OpenReceive>), Error> {
-        let found = match self.stat_dir(access, Some(open.to.clone())) {
-            Ok(Entry { kind: EntryKind::Dir, .. }) => Found::Dir,
-            Ok(_) => Found::Other,
-            Err(error) if error.code == Code::NotADirectory => Found::Other,
-            Err(error) if error.code == Code::PathNotFound => Found::Nothing,
-            Err(error) => return Err(error),
-        };
+        let found = self.found(access, &open.to)?;
         let choice = open.choice(found);
         if choice.is_some_and(|choice| choice.make) {
             self.mkdir(access, &open.to, false)?;

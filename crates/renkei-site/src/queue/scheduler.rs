@@ -11,7 +11,6 @@ use crate::Site;
 use crate::transfer::push::no_choice;
 use renkei_catalogue::{Catalogue, Row, Update, hex_id};
 use renkei_config::home::{read_text, write_file};
-use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::former_names::FormerNames;
 use renkei_core::mover::digest::SLOT_BYTES;
@@ -433,7 +432,7 @@ impl Run<'_> {
         let spec = &now;
         let found = match self.row.course.found {
             Some(found) => found,
-            None => self.store_found(look(&mut target, spec)?)?,
+            None => self.store_found(target.find(&spec.open.to)?)?,
         };
         self.active.stop.check()?;
         let choice = spec.open.choice(found).ok_or_else(|| no_choice(found))?;
@@ -541,18 +540,6 @@ fn of_relay(error: Error, ends: [&SiteName; 3]) -> Error {
             Error::new(Code::NoRoute, "go through", &side, &error).at(side.as_str())
         }
         _ => error,
-    }
-}
-
-/// Examines the destination.
-fn look(target: &mut Session, spec: &Submission) -> Result<Found, Error> {
-    match target.ask(Request::StatDir(Some(spec.open.to.clone()))) {
-        Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
-        Ok(Reply::Entry(_)) => Ok(Found::Other),
-        Ok(other) => Err(violation("reply", format_args!("{other:?}"))),
-        Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
-        Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
-        Err(error) => Err(error),
     }
 }
 

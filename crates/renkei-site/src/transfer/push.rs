@@ -15,10 +15,13 @@ use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
-use renkei_core::path::SiteName;
+use renkei_core::mover::layout::Placement;
+use renkei_core::path::{RelPath, SiteName};
+use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Found, OpenFound, OpenSend, Opened, Request, Summary};
 use renkei_core::wire::violation;
+use renkei_core::wire::wire3::Destination;
 use renkei_mover::connect::dial::{DialHints, Dialler};
 use renkei_mover::hex;
 use renkei_mover::reuse::ReusableSession;
@@ -40,9 +43,16 @@ pub enum Leave<'a> {
     Grant(Ticket),
     /// The user is one of this site.
     OwnUser {
+        /// The copy; the targets of the sources are their names in a destination directory.
+        copy: OpenCopy,
+        /// Called with what becomes of the sources.
+        on_placed: &'a (dyn Fn(Placement) + Sync),
+    },
+    /// The same, of a user whose program speaks wire 3.
+    OwnUserOfWire3 {
         /// The user's request.
         open: OpenFound,
-        /// Called with the state of the destination.
+        /// Called with the kind of the destination.
         on_found: &'a (dyn Fn(Found) + Sync),
     },
 }
@@ -99,24 +109,52 @@ impl Drop for Share<'_> {
 struct Opening<'a> {
     request: Request,
     job: SendJob,
-    open: Option<&'a OpenFound>,
-    on_found: &'a (dyn Fn(Found) + Sync),
+    leave: &'a Leave<'a>,
 }
 
 impl Opening<'_> {
     /// Makes the request in a session; the outer error is the session's, the inner one the other site's answer.
     fn ask(&mut self, kept: &mut PooledSession) -> Result<Result<Opened, Error>, Error> {
-        let (open, on_found, roots) = (self.open, self.on_found, &mut self.job.roots);
-        kept.session.ask_to_open(self.request.clone(), &mut |found| {
-            let choice = open.and_then(|open| open.choice(found));
-            on_found(found);
-            let choice = choice.ok_or_else(|| no_choice(found))?;
-            if choice.targets.len() != roots.len() {
+        let (leave, roots) = (self.leave, &mut self.job.roots);
+        let names: Vec<RelPath> = roots.iter().map(|root| root.to.clone()).collect();
+        kept.session.ask_to_open(self.request.clone(), &mut |destination| {
+            let targets = leave.targets(destination, &names)?;
+            if targets.len() != roots.len() {
                 return Err(violation("push", "another number of names than of sources"));
             }
-            roots.iter_mut().zip(&choice.targets).for_each(|(root, target)| root.to = target.clone());
+            roots.iter_mut().zip(targets).for_each(|(root, target)| root.to = target);
             Ok(())
         })
+    }
+}
+
+impl Leave<'_> {
+    /// The target names of the sources, whose names in a destination directory are `names`.
+    fn targets(&self, destination: Destination, names: &[RelPath]) -> Result<Vec<RelPath>, Error> {
+        match (self, destination) {
+            (Leave::OwnUser { copy, on_placed }, _) => {
+                let placement = destination.placement(copy)?;
+                on_placed(placement);
+                placement.targets(names, copy.to.path.name())
+            }
+            (Leave::OwnUserOfWire3 { open, on_found }, Destination::Found(found)) => {
+                on_found(found);
+                let choice = open.choice(found).ok_or_else(|| no_choice(found))?;
+                Ok(choice.targets.clone())
+            }
+            _ => Err(violation("push", format_args!("{destination:?}"))),
+        }
+    }
+
+    /// The request to the other site, of a user with this certificate chain.
+    fn request(&self, chain: impl FnOnce() -> Vec<Vec<u8>>) -> Request {
+        match self {
+            Leave::Grant(grant) => Request::Redeem(*grant),
+            Leave::OwnUser { copy, .. } => {
+                Request::OpenCopy { copy: copy.clone(), by: CopySender::PopFor(chain()) }
+            }
+            Leave::OwnUserOfWire3 { open, .. } => Request::ForUser { chain: chain(), open: unnamed(open) },
+        }
     }
 }
 
@@ -170,17 +208,7 @@ impl Site {
         entry.trace = Trace::begin(Some(to.clone()));
         let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
         let job = send_job(access, open, false)?;
-        let opening = match &leave {
-            Leave::Grant(grant) => {
-                Opening { request: Request::Redeem(*grant), job, open: None, on_found: &|_| () }
-            }
-            Leave::OwnUser { open, on_found } => Opening {
-                request: Request::ForUser { chain: access.chain(), open: unnamed(open) },
-                job,
-                open: Some(open),
-                on_found,
-            },
-        };
+        let opening = Opening { request: leave.request(|| access.chain()), job, leave: &leave };
         self.push_in_a_session(access, to, open.max_streams, opening, &listed, (watch, stop))
     }
 

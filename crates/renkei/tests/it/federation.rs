@@ -42,6 +42,8 @@ pub struct Site {
     listens: bool,
     /// What its commands are told beside that; empty is not told.
     pub environment: Vec<(&'static str, &'static str)>,
+    /// Its program, if it is another one than that under test.
+    pub program: Option<PathBuf>,
 }
 
 impl Federation {
@@ -79,6 +81,7 @@ impl Site {
             process: None,
             listens: false,
             environment: Vec::new(),
+            program: None,
         };
         site.ok(&["init", "--site", name, "--listen", &address.to_string()]);
         site.ok(&["storage", "add", "data", site.root.to_str().unwrap()]);
@@ -93,7 +96,16 @@ impl Site {
         std::fs::create_dir_all(&root).unwrap();
         let (dir, address) = (parent.join(name), free_address());
         std::fs::create_dir_all(&dir).unwrap();
-        Site { name: name.into(), address, dir, root, process: None, listens: true, environment: Vec::new() }
+        Site {
+            name: name.into(),
+            address,
+            dir,
+            root,
+            process: None,
+            listens: true,
+            environment: Vec::new(),
+            program: None,
+        }
     }
 
     /// Makes a site that names no endpoint and keeps a line to `hub`, and starts its PoP.
@@ -110,6 +122,7 @@ impl Site {
             process: None,
             listens: false,
             environment: Vec::new(),
+            program: None,
         };
         let (line, storage) = (hub.ok(&["invite"]), format!("data={}", site.root.display()));
         let listen = address.to_string();
@@ -153,7 +166,7 @@ impl Site {
 
     /// The command `renkei --dir DIR` of somebody else on the same machine.
     pub fn command_in(&self, dir: &Path) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(self.program.clone().unwrap_or_else(binary));
         let foreign = std::env::vars_os().map(|(name, _)| name);
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);

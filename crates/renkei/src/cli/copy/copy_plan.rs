@@ -1,12 +1,10 @@
-//! From the arguments of `cp` and `sync` to the layout of the copy.
-//!
-//! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes* a
-//! destination that does not exist. A trailing slash on a source means its contents; on the destination, that it is a
+//! From the arguments of `cp` and `sync` to the form of the copy, which its destination resolves (see
+//! [`renkei_core::mover::layout`]). A trailing slash on a source means its contents; on the destination, that it is a
 //! directory, created if it is missing.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
-pub(crate) use renkei_core::wire::message::Found;
+use renkei_core::mover::layout::{Layout, first_twin};
+use renkei_core::path::{EndpointPath, RelPath, SiteName, printable};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -136,97 +134,33 @@ pub(crate) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
     }
 }
 
-/// The layout of a copy: the sources go into the destination, or one becomes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// The base is the destination, created first if `make`; else its parent.
-    pub(crate) into: bool,
-    /// The destination directory must be created.
-    pub(crate) make: bool,
-    /// The name of each source below the base.
-    pub(crate) targets: Vec<RelPath>,
+/// The form of a copy, as its arguments tell it.
+pub(crate) fn layout_of(sources: &[Spec], destination: &Spec) -> Layout {
+    let directory = destination.has_slash() || sources.len() > 1;
+    Layout { directory, contents: sources.iter().any(Spec::has_slash), resumed: false }
 }
 
-impl Layout {
-    /// The layout for a dry run, which creates nothing: a missing destination is looked at from its parent directory.
-    pub(crate) fn seen_from_above(self, name: &[u8]) -> Result<Self, Error> {
-        let name = RelPath::parse(name)?;
-        let targets = self.targets.iter().map(|target| name.join(target)).collect::<Result<_, _>>()?;
-        Ok(Layout { into: false, make: false, targets })
-    }
-}
-
-/// Lays out a copy; `name` is the destination's last component, `None` for a root.
-pub(crate) fn lay_out(
-    sources: &[Spec],
-    destination: &Spec,
-    found: Found,
-    name: Option<&[u8]>,
-) -> Result<Layout, Error> {
-    let contents = sources.iter().any(Spec::has_slash);
-    let into = found == Found::Dir
-        || (found == Found::Nothing && (destination.has_slash() || sources.len() > 1))
-        || name.is_none();
-    if found == Found::Other && (destination.has_slash() || sources.len() > 1 || contents) {
-        return Err(Error::new(Code::NotADirectory, "copy", destination.shown(), "it is a file"));
-    }
-    let targets = match (into, name) {
-        (false, Some(name)) => vec![RelPath::parse(name)?],
-        _ => sources.iter().map(target).collect::<Result<Vec<_>, _>>()?,
-    };
-    let mut seen = std::collections::HashSet::new();
-    for (source, target) in sources.iter().zip(&targets) {
-        if !target.is_root() && !seen.insert(target) {
-            let cause = format!("two sources would both be copied to {target}");
-            return Err(Error::new(Code::UsageInvalid, "copy", source.shown(), cause));
-        }
-    }
-    Ok(Layout { into, make: into && found == Found::Nothing, targets })
-}
-
-/// Refuses a copy of an entry onto itself, of a directory into itself, and one that would remove its own source.
+/// The name of each source in a destination directory.
 ///
-/// `base` has the targets; both are at the same site.
-pub(crate) fn refuse_overlap(
-    sources: &[Spec],
-    base: &Place,
-    targets: &[RelPath],
-    removes_others: bool,
-) -> Result<(), Error> {
-    for (source, target) in sources.iter().zip(targets) {
-        let Spec::Remote(EndpointPath { place: Some(from), .. }) = source else { continue };
-        let to = base.path.join(target)?;
-        let refuse = |code, cause| Err(Error::new(code, "copy", source.shown(), cause));
-        if from.storage != base.storage {
-            continue;
-        } else if from.path == to {
-            return refuse(Code::SameFile, "");
-        } else if to.starts_with(&from.path) {
-            return refuse(Code::IntoItself, "the destination is inside the source");
-        } else if removes_others && from.path.starts_with(&to) {
-            return refuse(
-                Code::IntoItself,
-                "the source is inside the destination, --delete would remove it",
-            );
+/// # Errors
+/// `UsageInvalid` if two have the same.
+pub(crate) fn source_names(sources: &[Spec]) -> Result<Vec<RelPath>, Error> {
+    let names = sources.iter().map(source_name).collect::<Result<Vec<_>, _>>()?;
+    match first_twin(&names) {
+        Some(twin) => {
+            let cause = format!("two sources would both be copied to {}", names[twin]);
+            Err(Error::new(Code::UsageInvalid, "copy", sources[twin].shown(), cause))
         }
+        None => Ok(names),
     }
-    Ok(())
 }
 
-fn target(source: &Spec) -> Result<RelPath, Error> {
+fn source_name(source: &Spec) -> Result<RelPath, Error> {
     if source.has_slash() {
         return Ok(RelPath::root());
     }
     let name = source.name();
     name.map_or_else(|| Ok(RelPath::root()), |name| RelPath::parse(&name))
-}
-
-/// Lays out a sync: the source's contents become the destination's.
-pub(crate) fn lay_out_sync(found: Found, destination: &Spec) -> Result<Layout, Error> {
-    if found == Found::Other {
-        return Err(Error::new(Code::NotADirectory, "sync", destination.shown(), "it is a file"));
-    }
-    Ok(Layout { into: true, make: found == Found::Nothing, targets: vec![RelPath::root()] })
 }
 
 /// Splits a local path into the directory it lies in and its name; `None` for a root or `..`.
@@ -242,6 +176,8 @@ pub(crate) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::mover::layout::Placement;
+    use renkei_core::wire::message::Found;
 
     fn spec(text: &str) -> Spec {
         Spec::parse_as(OsStr::new(text), |text| EndpointPath::parse(text.as_bytes())).unwrap()
@@ -251,12 +187,10 @@ mod tests {
         let sources: Vec<Spec> = sources.iter().map(|text| spec(text)).collect();
         let destination = spec(destination);
         let name = destination.name();
-        let layout = lay_out(&sources, &destination, found, name.as_deref())?;
-        Ok(layout
-            .targets
-            .iter()
-            .map(|target| format!("{}{target}", if layout.into { "/" } else { "" }))
-            .collect())
+        let placed = layout_of(&sources, &destination).place(found, name.is_none(), false)?;
+        let targets = placed.placement.targets(&source_names(&sources)?, name.as_deref())?;
+        let into = if placed.placement == Placement::Into { "/" } else { "" };
+        Ok(targets.iter().map(|target| format!("{into}{target}")).collect())
     }
 
     #[test]
@@ -283,22 +217,6 @@ mod tests {
         let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));
         assert_eq!(mixed.unwrap_err().code, Code::UsageInvalid);
         assert_eq!(direction(&[spec("a")], &spec("b")).unwrap_err().code, Code::UsageInvalid);
-    }
-
-    #[test]
-    fn nothing_is_copied_to_itself_or_into_itself() {
-        let refused = |source: &str, base: &str, target: &str, removes| {
-            let Spec::Remote(EndpointPath { place: Some(base), .. }) = spec(base) else { panic!() };
-            let target = RelPath::parse(target.as_bytes()).unwrap();
-            refuse_overlap(&[spec(source)], &base, &[target], removes).err().map(|error| error.code)
-        };
-        assert_eq!(refused("kek:/data/a/f", "kek:/data/a", "f", false), Some(Code::SameFile));
-        assert_eq!(refused("kek:/data/a", "kek:/data/a/b", "a", false), Some(Code::IntoItself));
-        assert_eq!(refused("kek:/data", "kek:/data/a", "b", false), Some(Code::IntoItself));
-        assert_eq!(refused("kek:/data/a", "kek:/data", "ab", false), None);
-        assert_eq!(refused("kek:/data/a", "kek:/other/a", "b", false), None);
-        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", false), None);
-        assert_eq!(refused("kek:/data/a/b", "kek:/data", "a", true), Some(Code::IntoItself));
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! this directory is the copy's own. It is removed when the copy is done, or with the abandoned journals: it is
 //! locked while the copy runs, so that a clean-up leaves it alone.
 
-use super::copy_plan::Found;
 use renkei_core::error::{Code, Error};
 use std::fs::{File, remove_file};
 use std::path::{Path, PathBuf};
@@ -20,9 +19,9 @@ impl Intent {
         Intent(folder.join(format!("{job:016x}.becomes")))
     }
 
-    /// The effective kind of the destination for this job, given the current one.
-    pub(crate) fn found(&self, now: Found) -> Found {
-        if now == Found::Dir && self.0.exists() { Found::Nothing } else { now }
+    /// Whether an earlier attempt may have made the destination.
+    pub(crate) fn exists(&self) -> bool {
+        self.0.exists()
     }
 
     /// Creates the marker if the source becomes the destination, before anything is created there; it is locked while
@@ -50,18 +49,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_the_job_made_counts_as_nothing() {
+    fn the_marker_is_kept_until_it_is_forgotten() {
         let keep = tempfile::tempdir().unwrap();
         let intent = Intent::new(&keep.path().join("journal"), 7);
-        assert_eq!(intent.found(Found::Dir), Found::Dir);
         intent.keep(false).unwrap();
-        assert_eq!(intent.found(Found::Dir), Found::Dir);
+        assert!(!intent.exists());
         let marker = intent.keep(true).unwrap().unwrap();
         assert!(File::open(&intent.0).unwrap().try_lock().is_err(), "a copy that runs holds its marker");
         drop(marker);
-        assert_eq!(intent.found(Found::Dir), Found::Nothing);
-        assert_eq!(intent.found(Found::Other), Found::Other);
+        assert!(intent.exists());
         intent.forget();
-        assert_eq!(intent.found(Found::Dir), Found::Dir);
+        assert!(!intent.exists());
     }
 }

@@ -1,8 +1,6 @@
 //! Runs one copy or sync: opens the sessions, moves, retries when the connection is lost, reports.
 
-use super::copy_plan::{
-    Direction, Found, Layout, Spec, direction, lay_out, lay_out_sync, refuse_overlap, split_local,
-};
+use super::copy_plan::{Direction, Spec, direction, layout_of, source_names, split_local};
 use super::detach::{Detach, hand_over, not_to_here};
 use super::files_from::{self, Listed};
 use super::filter::FilterArgs;
@@ -18,18 +16,20 @@ use crate::cli::glob;
 use crate::cli::quantity::parse_rate;
 use crate::cli::volume::volume_path::Namespace;
 use renkei_core::buffer::{place, source, split};
-use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::journal::{Header, VERSION};
+use renkei_core::mover::layout::{Layout, Placement};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::units::span;
+use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::message::{
-    Choice, Class, Control, EntryFailure, Existing, OnError, Onto, OpenFound, OpenReceive, OpenSend, Opened,
-    Progress, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
+    Class, Control, EntryFailure, Existing, Found, OnError, Onto, OpenReceive, OpenSend, Opened, Progress,
+    ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Submission, Terms};
+use renkei_core::wire::wire3::Destination;
 use renkei_mover::BACKGROUND_STREAMS;
 use renkei_mover::connect::dial::{DialHints, Dialler, Session};
 use renkei_mover::connect::slow_connect::SlowConnectReporter;
@@ -218,30 +218,14 @@ impl Job {
     }
 }
 
-/// The error if no plan is possible, whatever the destination is.
-fn why_nothing(plans: &Plans) -> Error {
-    let errors = || plans.iter().filter_map(|(_, plan)| plan.as_ref().err());
-    let plainest = errors().find(|error| error.code == Code::SameFile).or(errors().next());
-    plainest.expect("there is a plan for all that may be found").clone()
-}
-
-/// The target site's grant, the names there, and the intent marker, which is held meanwhile.
-type Granted = ([u8; 32], Vec<RelPath>, Option<File>);
-
-/// The plan for one kind of destination.
-#[derive(Clone)]
-struct Plan {
-    choice: Choice,
-    /// Whether the source becomes the destination, which a retry must know.
-    becomes: bool,
-}
-
-/// The plan for each kind of destination, or the error why there is none.
-type Plans = Vec<(Found, Result<Plan, Error>)>;
-
-fn plan_for(plans: &Plans, found: Found) -> Result<Plan, Error> {
-    let planned = plans.iter().find(|(what, _)| *what == found);
-    planned.expect("there is one for all that may be found").1.clone()
+/// A local destination: the directory that takes the sources, and what becomes of them.
+struct LocalDestination {
+    base: PathBuf,
+    placement: Placement,
+    /// Whether the base must be created.
+    make: bool,
+    /// The target names of the sources.
+    targets: Vec<RelPath>,
 }
 
 /// A transfer in progress, over all its attempts.
@@ -339,7 +323,7 @@ impl<'a> Run<'a> {
         let Direction::Between(from, _) = &self.direction else {
             return Err(not_to_here(self.destination.shown()));
         };
-        self.submission_from(from, self.open_send(false, self.unnamed())?)
+        self.submission_from(from, self.open_send(false, self.names()?)?)
     }
 
     /// The same, of sources at a site.
@@ -347,13 +331,11 @@ impl<'a> Run<'a> {
         let Spec::Remote(EndpointPath { site: to, .. }) = self.destination.clone() else {
             return Err(not_to_here(self.destination.shown()));
         };
-        let plans = self.plans()?;
-        if plans.iter().all(|(_, plan)| plan.is_err()) {
-            return Err(why_nothing(&plans));
-        }
+        let (copy, names) = (self.open_copy()?, self.names()?);
+        let at_site = |error: Error| Error { subject: format!("{to}:{}", error.subject), ..error };
+        copy.open_found(Some(&names)).map_err(at_site)?;
         // A copy onto itself is refused by the site at that time, with its code.
-        let plans = Found::ALL.into_iter().map(|found| (found, self.lay_out_plan(found))).collect();
-        let open = self.open_found(&plans, true)?;
+        let open = OpenCopy { beside: Vec::new(), ..copy }.open_found(Some(&names))?;
         Ok(Submission { from: from.clone(), send, to, open, terms: Terms::default() })
     }
 
@@ -418,14 +400,12 @@ impl<'a> Run<'a> {
         }
         match &self.direction {
             Direction::Up(site) => {
-                let plans = self.plans()?;
-                // If the sources cannot be opened, the destination is not opened ahead.
-                let open_found = match self.local_roots(self.unnamed()) {
-                    Ok(_) => Request::OpenFound(self.open_found(&plans, false)?),
-                    Err(_) => self.first_question()?,
-                };
-                let ahead = DialHints { streams, sends: true, request: Some(open_found.clone()) };
-                self.up(open(site, ahead, connected)?, open_found, &plans)
+                // Sources that cannot be opened are reported before the destination is touched.
+                let roots = self.local_roots(self.names()?)?;
+                let copy = self.open_copy()?;
+                let request = Request::OpenCopy { copy: copy.clone(), by: CopySender::Asker };
+                let ahead = DialHints { streams, sends: true, request: Some(request) };
+                self.up(open(site, ahead, connected)?, &copy, roots)
             }
             Direction::Down(site) => {
                 let request = self.likely_open_send();
@@ -437,19 +417,17 @@ impl<'a> Run<'a> {
                     return Ok(summary);
                 }
                 // A connection counts as established when both sessions are open.
-                let request = Some(self.first_question()?);
-                let mut target = open(to, DialHints { streams: 0, sends: false, request }, &mut false)?;
-                let (grant, targets, _marker) = self.ask_grant(&mut target, from)?;
+                let copy = self.open_copy()?;
+                let request = Request::OpenCopy { copy: copy.clone(), by: CopySender::Site(from.clone()) };
+                let ahead = DialHints { streams: 0, sends: false, request: Some(request) };
+                let (placement, grant) = open(to, ahead, &mut false)?.grant_copy(&copy, from)?;
+                let _marker = self.keep_intent(placement)?;
+                let targets = placement.targets(&self.names()?, copy.to.path.name())?;
                 let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
                 let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
                 self.between(open(from, ahead, connected)?, push, |_| Ok(None))
             }
         }
-    }
-
-    /// The first request to the destination's site; it can travel with the greeting.
-    fn first_question(&self) -> Result<Request, Error> {
-        Ok(Request::StatDir(Some(self.remote_destination()?)))
     }
 
     fn remote_destination(&self) -> Result<Place, Error> {
@@ -462,12 +440,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn up(&self, mut session: Session, first: Request, plans: &Plans) -> Result<Summary, Error> {
-        let (opened, plan, roots) = match first {
-            Request::OpenFound(_) => self.open_what_is_found(&mut session, first, plans)?,
-            _ => self.open_after_a_look(&mut session)?,
-        };
-        let _marker = self.intent()?.keep(plan.becomes)?;
+    fn up(&self, mut session: Session, copy: &OpenCopy, mut roots: Vec<Root>) -> Result<Summary, Error> {
+        let mut _marker = None;
+        let opened = session.open_copy(copy, |placement| {
+            _marker = self.keep_intent(placement)?;
+            let targets = placement.targets(&self.names()?, copy.to.path.name())?;
+            roots.iter_mut().zip(targets).for_each(|(root, target)| root.to = target);
+            Ok(())
+        })?;
         self.send_local(session, &opened, roots)
     }
 
@@ -512,40 +492,16 @@ impl<'a> Run<'a> {
         self.send_local(session, &opened, roots)
     }
 
-    /// Lets the site look at the destination and open it in one round trip.
-    fn open_what_is_found(
-        &self,
-        session: &mut Session,
-        request: Request,
-        plans: &Plans,
-    ) -> Result<(Opened, Plan, Vec<Root>), Error> {
-        let mut planned = None;
-        let opened = session.ask_to_open(request, &mut |found| {
-            planned = Some(plan_for(plans, found)?);
-            Ok(())
-        })??;
-        let plan = planned.ok_or_else(|| renkei_core::wire::violation("opening", "nothing was found"))?;
-        let roots = self.local_roots(plan.choice.targets.clone())?;
-        Ok((opened, plan, roots))
-    }
-
-    /// Looks at the destination, then opens it.
-    fn open_after_a_look(&self, session: &mut Session) -> Result<(Opened, Plan, Vec<Root>), Error> {
-        let (open, plan) = self.lay_out_remote(session)?;
-        let roots = self.local_roots(plan.choice.targets.clone())?;
-        Ok((session.ask_open(Request::OpenReceive(open))?, plan, roots))
-    }
-
     /// The likely request to the sending site, unless a journal of an earlier run may change it.
     fn likely_open_send(&self) -> Option<Request> {
         let Spec::Local { path, .. } = &self.destination else { return None };
         if Journal::exists(&self.context.home().ok()?.journal_dir(), self.key()) {
             return None;
         }
-        let (base, layout) = self.look_at_local(path).ok()?;
-        let options = self.options(&layout);
-        let onto = onto(&base, &layout, &options);
-        let open = self.open_send(self.offers(&options, false), layout.targets).ok()?;
+        let here = self.look_at_local(path).ok()?;
+        let options = self.options(here.placement);
+        let onto = onto(&here, &options);
+        let open = self.open_send(self.offers(&options, false), here.targets).ok()?;
         Some(Request::OpenSend(OpenSend { onto, ..open }))
     }
 
@@ -557,22 +513,22 @@ impl<'a> Run<'a> {
         let Spec::Local { path, .. } = &self.destination else {
             return Err(Error::new(Code::UsageInvalid, "copy", self.destination.shown(), "not a local path"));
         };
-        let (base, layout) = self.lay_out_local(path)?;
+        let here = self.lay_out_local(path)?;
+        let base = here.base.clone();
         let store =
             LocalStore::open(&base, AccessMode::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
-        let options = self.options(&layout);
-        let becomes = self.becomes(&layout);
-        let onto = onto(&base, &layout, &options);
-        let open = self.open_send(self.offers(&options, kept), layout.targets)?;
+        let options = self.options(here.placement);
+        let onto = onto(&here, &options);
+        let open = self.open_send(self.offers(&options, kept), here.targets)?;
         let open = Request::OpenSend(OpenSend { onto, ..open });
         if announced.is_some_and(|announced| announced != open) {
             // The local destination changed meanwhile.
             session = self.dialler.connect(session.site())?;
         }
         let opened = session.ask_open(open)?;
-        let _marker = self.intent()?.keep(becomes)?;
+        let _marker = self.keep_intent(here.placement)?;
         let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
@@ -593,17 +549,6 @@ impl<'a> Run<'a> {
             .map_err(|error| session.reach.blame(error).at("client"))
     }
 
-    fn ask_grant(&self, target: &mut Session, from: &SiteName) -> Result<Granted, Error> {
-        let (open, plan) = self.lay_out_remote(target)?;
-        match target.ask(Request::Grant { open, peer: from.clone() })? {
-            Reply::Granted(grant) => {
-                let marker = self.intent()?.keep(plan.becomes)?;
-                Ok((grant, plan.choice.targets, marker))
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Has the user's own site request the push in the user's name; `None` if it may not, and the user must request
     /// it.
     fn push_as_own_user(
@@ -615,34 +560,33 @@ impl<'a> Run<'a> {
         if from == to || connect::own_site(self.context)? != *from {
             return Ok(None);
         }
-        let plans = self.plans()?;
-        let send = self.open_send(false, self.unnamed())?;
-        let push = Request::PushFound { send, to: to.clone(), open: self.open_found(&plans, true)? };
+        let copy = self.open_copy()?;
+        let send = self.open_send(false, self.names()?)?;
+        let push = Request::PushCopy { send, to: to.clone(), copy: copy.clone() };
         let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
         let session = self.dialler.connect_ahead(from, &ahead)?;
         connect::keep_revocations(&self.context.home()?, &session);
-        let mut found = None;
+        let mut found = false;
         let patience = SlowConnectReporter::new(&connect::tell());
         patience
             .trying(format!("{to} does not answer {from} yet; `renkei route {from} {to}` tests the ways"));
         let mut patience = Some(patience);
-        let pushed = self.between(session, push, |what| {
-            (*connected, patience) = (true, None);
-            let plan = plan_for(&plans, *found.insert(what))?;
-            self.intent()?.keep(plan.becomes)
+        let pushed = self.between(session, push, |destination| {
+            (*connected, patience, found) = (true, None, true);
+            self.keep_intent(destination.placement(&copy)?)
         });
         match pushed {
-            Err(error) if found.is_none() && wants_the_user(error.code) => Ok(None),
+            Err(error) if !found && wants_the_user(error.code) => Ok(None),
             pushed => pushed.map(Some),
         }
     }
 
-    /// Follows a push to its end; `on_found` gets the kind of its destination, and its result is held meanwhile.
+    /// Follows a push to its end; `on_found` gets the report of its destination, and its result is held meanwhile.
     fn between(
         &self,
         mut session: Session,
         push: Request,
-        mut on_found: impl FnMut(Found) -> Result<Option<File>, Error>,
+        mut on_found: impl FnMut(Destination) -> Result<Option<File>, Error>,
     ) -> Result<Summary, Error> {
         match session.ask(push)? {
             Reply::Pushing => {}
@@ -653,7 +597,8 @@ impl<'a> Run<'a> {
         let mut _marker = None;
         loop {
             match session.control.recv()? {
-                Control::Found(found) => _marker = on_found(found)?,
+                Control::Placed(placement) => _marker = on_found(Destination::Placed(placement))?,
+                Control::Found(found) => _marker = on_found(Destination::Found(found))?,
                 Control::Progress(progress) => self.watch.set(progress),
                 Control::Removed(paths) => self.watch.note_removed(paths),
                 Control::WouldSend(paths) => self.watch.note_would_send(paths),
@@ -719,66 +664,47 @@ impl<'a> Run<'a> {
         u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().expect("32 bytes"))
     }
 
-    /// Asks the site for the kind of destination, and plans what to open there.
-    fn lay_out_remote(&self, session: &mut Session) -> Result<(OpenReceive, Plan), Error> {
-        let place = self.remote_destination()?;
-        let plan = self.plan(find_remote(session, &place)?)?;
-        let open = self.open_found(&Vec::new(), false)?.receive(&plan.choice);
-        if plan.choice.make {
-            session.ask(Request::Mkdir { place, parents: false })?;
-        }
-        Ok((open, plan))
-    }
-
-    /// The plan if the destination is `found`; refuses a copy onto itself.
-    fn plan(&self, found: Found) -> Result<Plan, Error> {
-        let plan = self.lay_out_plan(found)?;
-        if let Direction::Between(from, site) = &self.direction
-            && from == site
-        {
-            let Choice { base, targets, .. } = &plan.choice;
-            let base = Place { storage: self.remote_destination()?.storage, path: base.clone() };
-            refuse_overlap(&self.sources, &base, targets, self.job.options.delete)?;
-        }
-        Ok(plan)
-    }
-
-    fn lay_out_plan(&self, found: Found) -> Result<Plan, Error> {
-        let place = self.remote_destination()?;
-        let layout = self.lay_out(found, place.path.name())?;
-        let base = match layout.into {
-            true => place.path.clone(),
-            false => place.path.parent().unwrap_or_default(),
-        };
-        let (becomes, options) = (self.becomes(&layout), self.options(&layout));
-        let choice = Choice { base, make: layout.make, options, targets: layout.targets };
-        Ok(Plan { choice, becomes })
-    }
-
-    /// The plans for all kinds of destination.
-    fn plans(&self) -> Result<Plans, Error> {
-        self.remote_destination()?;
-        Ok(Found::ALL.into_iter().map(|found| (found, self.plan(found))).collect())
-    }
-
-    /// The open request with all plans; a sending PoP must know the names too.
-    fn open_found(&self, plans: &Plans, named: bool) -> Result<OpenFound, Error> {
-        let choice = |(found, plan): &(Found, Result<Plan, Error>)| {
-            let mut choice = plan.as_ref().ok()?.choice.clone();
-            if !named {
-                choice.targets.clear();
-            }
-            Some((*found, choice))
-        };
-        Ok(OpenFound {
+    /// The copy, for a destination at a site to resolve.
+    fn open_copy(&self) -> Result<OpenCopy, Error> {
+        let to = self.remote_destination()?;
+        Ok(OpenCopy {
             transfer: self.transfer,
             job: self.key(),
-            to: self.remote_destination()?,
-            choices: plans.iter().filter_map(choice).collect(),
+            layout: self.layout()?,
+            beside: self.beside()?,
+            to,
+            options: ReceiveOptions { filter: self.filter.clone(), ..self.job.options.clone() },
             class: self.job.common.class(),
             max_streams: self.job.common.max_streams(),
             rules: Vec::new(),
         })
+    }
+
+    /// The sources that are at the site of the destination, with their names.
+    fn beside(&self) -> Result<Vec<(Place, RelPath)>, Error> {
+        match &self.direction {
+            Direction::Between(from, to) if from == to => {
+                let sources = self.open_send(false, self.names()?)?.sources;
+                Ok(sources.into_iter().map(|source| (source.from, source.to)).collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn layout(&self) -> Result<Layout, Error> {
+        let is_sync = self.job.verb == Verb::Sync || self.listed.is_some();
+        let layout = layout_of(&self.sources, &self.destination);
+        let resumed = !is_sync && self.intent()?.exists();
+        Ok(Layout { directory: layout.directory || is_sync, resumed, ..layout })
+    }
+
+    /// The name of each source in a destination directory.
+    pub(crate) fn names(&self) -> Result<Vec<RelPath>, Error> {
+        match &self.listed {
+            Some(listed) => Ok(listed.iter().map(|one| one.path.clone()).collect()),
+            None if self.job.verb == Verb::Sync => Ok(vec![RelPath::root()]),
+            None => source_names(&self.sources),
+        }
     }
 
     /// Each source or, with `--files-from`, each listed name of the only one.
@@ -789,31 +715,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Placeholder names for the sources until the destination is known.
-    pub(crate) fn unnamed(&self) -> Vec<RelPath> {
-        vec![RelPath::root(); self.parts().count()]
-    }
-
-    /// Whether the source becomes the destination, which a retry must know.
-    fn becomes(&self, layout: &Layout) -> bool {
-        !layout.into && self.job.recursive && !self.job.options.dry_run
+    /// Keeps the marker of a copy whose source becomes its destination, which a retry must know.
+    fn keep_intent(&self, placement: Placement) -> Result<Option<File>, Error> {
+        let becomes = placement == Placement::As && self.job.recursive && !self.job.options.dry_run;
+        self.intent()?.keep(becomes)
     }
 
     fn intent(&self) -> Result<Intent, Error> {
         Ok(Intent::new(&self.context.home()?.journal_dir(), self.key()))
     }
 
-    fn lay_out_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
-        let (base, layout) = self.look_at_local(path)?;
-        if layout.make {
+    fn lay_out_local(&self, path: &Path) -> Result<LocalDestination, Error> {
+        let here = self.look_at_local(path)?;
+        if here.make {
             std::fs::create_dir(path).map_err(|error| {
                 renkei_config::home::file_error("make directory", path, &error).at("client")
             })?;
         }
-        Ok((base, layout))
+        Ok(here)
     }
 
-    fn look_at_local(&self, path: &Path) -> Result<(PathBuf, Layout), Error> {
+    fn look_at_local(&self, path: &Path) -> Result<LocalDestination, Error> {
         let found = match std::fs::metadata(path) {
             Ok(data) if data.is_dir() => Found::Dir,
             Ok(_) => Found::Other,
@@ -821,32 +743,17 @@ impl<'a> Run<'a> {
             Err(error) => return Err(renkei_config::home::file_error("look at", path, &error).at("client")),
         };
         let (parent, name) = split_local(path);
-        let layout = self.lay_out(found, name.as_deref())?;
-        Ok((if layout.into { path.to_path_buf() } else { parent }, layout))
+        let placed = self.layout()?.place(found, name.is_none(), self.job.options.dry_run);
+        let placed = placed.map_err(|error| Error { subject: self.destination.shown(), ..error })?;
+        let targets = placed.placement.targets(&self.names()?, name.as_deref())?;
+        let base = if placed.placement == Placement::Into { path.to_path_buf() } else { parent };
+        Ok(LocalDestination { base, placement: placed.placement, make: placed.make, targets })
     }
 
-    fn lay_out(&self, found: Found, name: Option<&[u8]>) -> Result<Layout, Error> {
-        let layout = match self.job.verb {
-            _ if self.listed.is_some() => self.with_listed(lay_out_sync(found, &self.destination)?)?,
-            Verb::Cp => lay_out(&self.sources, &self.destination, self.intent()?.found(found), name)?,
-            Verb::Sync => lay_out_sync(found, &self.destination)?,
-        };
-        match name {
-            Some(name) if layout.make && self.job.options.dry_run => layout.seen_from_above(name),
-            _ => Ok(layout),
-        }
-    }
-
-    /// Listed names go into the destination, under their listed paths.
-    fn with_listed(&self, layout: Layout) -> Result<Layout, Error> {
-        let targets = self.parts().filter_map(|(_, listed)| Some(listed?.path.clone())).collect();
-        Ok(Layout { targets, ..layout })
-    }
-
-    /// A dry run of a missing destination looks at its parent, whose other entries `--delete` must not cover.
-    fn options(&self, layout: &Layout) -> ReceiveOptions {
+    fn options(&self, placement: Placement) -> ReceiveOptions {
         let options = self.job.options.clone();
-        ReceiveOptions { delete: options.delete && layout.into, filter: self.filter.clone(), ..options }
+        let delete = options.delete && placement.removes();
+        ReceiveOptions { delete, filter: self.filter.clone(), ..options }
     }
 
     pub(crate) fn local_roots(&self, targets: Vec<RelPath>) -> Result<Vec<Root>, Error> {
@@ -891,26 +798,15 @@ impl<'a> Run<'a> {
 
 /// The destination as the sending site needs it to detect a copy onto itself; the same before and after it is
 /// created.
-fn onto(base: &Path, layout: &Layout, options: &ReceiveOptions) -> Option<Onto> {
-    let there = if layout.make { split_local(base).0 } else { base.to_path_buf() };
+fn onto(here: &LocalDestination, options: &ReceiveOptions) -> Option<Onto> {
+    let there = if here.make { split_local(&here.base).0 } else { here.base.clone() };
     let there = LocalStore::open(&there, AccessMode::ReadOnly).and_then(|store| store.root()).ok()?;
-    if layout.make { self_copy::tell_within(&*there) } else { self_copy::tell(&*there, options.delete) }
+    if here.make { self_copy::tell_within(&*there) } else { self_copy::tell(&*there, options.delete) }
 }
 
 fn place_of(path: &EndpointPath) -> Result<Place, Error> {
     let cause = "name a storage: SITE:/STORAGE/PATH";
     path.place.clone().ok_or_else(|| Error::new(Code::BadPath, "copy", path, cause))
-}
-
-fn find_remote(session: &mut Session, place: &Place) -> Result<Found, Error> {
-    match session.ask(Request::StatDir(Some(place.clone()))) {
-        Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
-        Ok(Reply::Entry(_)) => Ok(Found::Other),
-        Ok(other) => Err(unexpected(&other)),
-        Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
-        Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
-        Err(error) => Err(error),
-    }
 }
 
 /// Whether a PoP that may not ask in the user's name, or does not know how, leaves it to the user.

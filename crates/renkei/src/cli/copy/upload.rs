@@ -67,7 +67,7 @@ fn send_and_hand_in(
     let mut asker = Asker::new(run.context, false);
     let terms = Terms { origin: origin(run), ..detach.terms(&mut asker, run.context)? };
     let submission = Submission { terms, ..submission(run, home)? };
-    let bytes = bytes_of(&run.local_roots(run.unnamed())?, run.job.recursive, &run.stop)?;
+    let bytes = bytes_of(&run.local_roots(run.names()?)?, run.job.recursive, &run.stop)?;
     marker.write(&run.transfer)?;
     if !reserve(run, &mut asker, bytes, home, detach.waits())? {
         run.send_to_buffer(Upload { home: home.clone() })?;

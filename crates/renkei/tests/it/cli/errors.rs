@@ -68,7 +68,7 @@ fn wrong_paths() {
     fails(&["cp", file, text(&here.join("copy"))], 2, "RK-CONF-6", "client");
     fs::write(kek.root().join("plain"), b"x").unwrap();
     fails(&["cp", file, &kek.place("plain/x")], 4, "RK-STORE-3", "kek");
-    fails(&["cp", file, &kek.place("plain/")], 4, "RK-STORE-3", "client");
+    fails(&["cp", file, &kek.place("plain/")], 4, "RK-STORE-3", "kek");
     fails(&["cp", text(&here), &kek.place("dir")], 4, "RK-STORE-4", "client");
 }
 

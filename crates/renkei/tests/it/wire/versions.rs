@@ -4,16 +4,20 @@
 use crate::federation::{Federation, Site};
 use crate::wire::raw;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::layout::Layout;
 use renkei_core::path::SiteName;
+use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::frame::FrameKind;
-use renkei_core::wire::message::{Control, Reply, Request, Welcome};
+use renkei_core::wire::message::{Class, Control, Existing, ReceiveOptions, Reply, Request, Welcome};
 use renkei_core::wire::{WireVersion, decode, encode};
+use renkei_mover::connect::dial::DialHints;
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::tls::server_config;
 use renkei_net::identity::trust::card::SiteCard;
 use renkei_net::tls::TlsStream;
 use renkei_net::unix_ms;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// Greets as a client that speaks `versions`; returns the version of the session.
@@ -60,8 +64,8 @@ fn a_pop_serves_two_versions_and_says_who_must_be_updated() {
     }
 }
 
-/// A PoP that chooses `version`, and its card.
-fn pop_of(version: u16) -> (SiteCard, SocketAddr) {
+/// The card of a PoP that chooses `version`, skips what is optional, and refuses each request with its name.
+fn pop_of(version: u16) -> SiteCard {
     let site = SiteName::parse("other").unwrap();
     let authority = Authority::create(&site, SystemTime::now()).unwrap();
     let (listener, host) = (TcpListener::bind("127.0.0.1:0").unwrap(), raw::issue_host(&authority));
@@ -89,10 +93,17 @@ fn pop_of(version: u16) -> (SiteCard, SocketAddr) {
             });
             let _ = raw::take(&mut stream);
             let _ = raw::put(&mut stream, FrameKind::Control, &encode(&welcome));
-            let _ = raw::take(&mut stream);
+            while let Ok((kind, payload)) = raw::take(&mut stream) {
+                if let (FrameKind::Control, Ok(Control::Request { id, request })) =
+                    (kind, decode("request", &payload))
+                {
+                    let reply = Err(Error::new(Code::NotAllowed, "answer", "", format!("{request:?}")));
+                    let _ = raw::put(&mut stream, FrameKind::Control, &encode(&Control::Reply { id, reply }));
+                }
+            }
         }
     });
-    (card, address)
+    card
 }
 
 #[test]
@@ -100,7 +111,7 @@ fn a_client_takes_what_the_pop_chose_or_says_who_must_be_updated() {
     let dir = tempfile::tempdir().unwrap();
     let titech = Site::start(dir.path(), "titech");
     let connect = |version| {
-        let (card, _) = pop_of(version);
+        let card = pop_of(version);
         raw::trust_card(&titech, &card);
         raw::dialler(&titech, &raw::user(&titech)).connect(&card.site)
     };
@@ -112,4 +123,99 @@ fn a_client_takes_what_the_pop_chose_or_says_who_must_be_updated() {
         assert!(error.cause.ends_with(advice), "{error}");
         titech.ok(&["trust", "remove", "other"]);
     }
+}
+
+fn copy_to(destination: &str) -> OpenCopy {
+    OpenCopy {
+        transfer: [7; 16],
+        job: 7,
+        to: raw::place(destination),
+        layout: Layout { directory: true, contents: false, resumed: false },
+        beside: Vec::new(),
+        options: ReceiveOptions::plain(Existing::Replace),
+        class: Class::Normal,
+        max_streams: 1,
+        rules: Vec::new(),
+    }
+}
+
+#[test]
+fn a_pop_of_wire_3_is_asked_in_its_own_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let titech = Site::start(dir.path(), "titech");
+    let asked = |version| {
+        let card = pop_of(version);
+        raw::trust_card(&titech, &card);
+        let copy = copy_to("/data/in");
+        let request = Some(Request::OpenCopy { copy: copy.clone(), by: CopySender::Asker });
+        let ahead = DialHints { request, ..DialHints::default() };
+        let dialler = raw::dialler(&titech, &raw::user(&titech));
+        let mut session = dialler.connect_ahead(&card.site, &ahead).unwrap();
+        let refused = session.open_copy(&copy, |_| Ok(())).unwrap_err();
+        titech.ok(&["trust", "remove", "other"]);
+        refused.cause
+    };
+    let open = copy_to("/data/in").open_found(None).unwrap();
+    assert_eq!(asked(3), format!("{:?}", Request::OpenFound(open)));
+}
+
+/// The program of wire 3 to be tested with, a build of an earlier release.
+fn program_of_wire_3() -> Option<PathBuf> {
+    let named = std::env::var_os("RENKEI_WIRE3_BINARY");
+    if named.is_none() {
+        eprintln!("skipped: RENKEI_WIRE3_BINARY names no program of wire 3");
+    }
+    named.map(PathBuf::from)
+}
+
+/// Copies in all directions between an old and a new site, by the user of one.
+fn copy_all_ways(by: &Site, other: &Site) {
+    let mark = |what: &str| format!("{what}-by-{}", by.name);
+    let scratch = by.dir().join("scratch");
+    std::fs::create_dir_all(scratch.join("run/sub")).unwrap();
+    std::fs::write(scratch.join("run/sub/f"), mark("f")).unwrap();
+    std::fs::write(scratch.join("g"), mark("g")).unwrap();
+    let [run, g] = ["run", "g"].map(|name| scratch.join(name).to_str().unwrap().to_owned());
+    let at = |site: &Site, name: &str| std::fs::read_to_string(site.root().join(name)).unwrap();
+    let new = mark("new");
+    // Up: becomes a new name, goes into a directory, and into one that is made.
+    by.ok(&["cp", "-r", &run, &other.place(&new)]);
+    by.ok(&["cp", "-r", &run, &other.place(&new)]);
+    by.ok(&["cp", &g, &other.place(&format!("{}/", mark("made")))]);
+    by.ok(&["sync", &run, &other.place(&mark("synced"))]);
+    for name in [format!("{new}/sub/f"), format!("{new}/run/sub/f"), format!("{}/sub/f", mark("synced"))] {
+        assert_eq!(at(other, &name), mark("f"));
+    }
+    assert_eq!(at(other, &format!("{}/g", mark("made"))), mark("g"));
+    // Down.
+    let down = scratch.join("down");
+    by.ok(&["cp", "-r", &other.place(&new), down.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(down.join("sub/f")).unwrap(), mark("f"));
+    // Between: from the own site, to it, and within the other one.
+    by.ok(&["cp", "-r", &other.place(&new), &by.place(&mark("back"))]);
+    by.ok(&["cp", "-r", &by.place(&mark("back")), &other.place(&mark("pushed"))]);
+    by.ok(&["cp", "-r", &other.place(&new), &other.place(&mark("twin"))]);
+    assert_eq!(at(by, &format!("{}/sub/f", mark("back"))), mark("f"));
+    assert_eq!(at(other, &format!("{}/sub/f", mark("pushed"))), mark("f"));
+    assert_eq!(at(other, &format!("{}/sub/f", mark("twin"))), mark("f"));
+    let itself = by.renkei(&["cp", "-r", &other.place(&new), &other.place(&format!("{new}/sub"))]);
+    assert!(String::from_utf8_lossy(&itself.stderr).contains("RK-MOVE-13"), "{itself:?}");
+    // Others.
+    assert_eq!(by.ok(&["cat", &other.place(&format!("{new}/sub/f"))]), mark("f"));
+    by.ok(&["cp", "--detach", "-r", &by.place(&mark("back")), &other.place(&mark("queued"))]);
+    let queued = format!("{}/sub/f", mark("queued"));
+    crate::identity::administration::until("it is there", || other.root().join(&queued).exists());
+}
+
+#[test]
+fn a_site_of_wire_3_and_one_of_wire_4_copy_all_ways() {
+    let Some(old) = program_of_wire_3() else { return };
+    let mut federation = Federation::two();
+    federation.kek.program = Some(old);
+    federation.kek.restart();
+    let Federation { titech, kek, .. } = &federation;
+    copy_all_ways(titech, kek);
+    copy_all_ways(kek, titech);
+    assert!(!titech.logged().contains("violated"), "{}", titech.logged());
+    assert!(!kek.logged().contains("violated"), "{}", kek.logged());
 }

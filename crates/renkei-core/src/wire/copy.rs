@@ -1,0 +1,89 @@
+//! The messages that open a copy whose layout its destination resolves. Since wire 4.
+//!
+//! The asker describes the copy once ([`OpenCopy`]); the destination looks at what is there, refuses or answers with a
+//! [`Placement`], creates a missing directory, and opens the transfer or grants it to the site that sends.
+
+use super::message::{Class, Found, OpenReceive, ReceiveOptions};
+use super::types::{TransferId, batch};
+use crate::error::Error;
+use crate::mover::layout::{Layout, Placed, Placement, refuse_overlap};
+use crate::path::{Place, RelPath, SiteName};
+use serde::{Deserialize, Serialize};
+
+/// A copy to a destination, which resolves its layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCopy {
+    /// Identity for logs.
+    pub transfer: TransferId,
+    /// Key of the job, as in [`OpenReceive`].
+    pub job: u64,
+    /// The destination.
+    pub to: Place,
+    /// The form of the copy.
+    pub layout: Layout,
+    /// The sources that are at the destination's own site, each with its name in a destination directory: a copy onto
+    /// or into one of them is refused.
+    pub beside: Vec<(Place, RelPath)>,
+    /// Options of the receiver.
+    pub options: ReceiveOptions,
+    /// As in [`OpenReceive`].
+    pub class: Class,
+    /// Maximum number of streams the asker wants.
+    pub max_streams: u16,
+    /// As in [`OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
+}
+
+/// The side that sends a copy, and thereby what its destination answers after `Placed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopySender {
+    /// The asker, a client: `Opened` follows.
+    Asker,
+    /// The asker, a PoP, on behalf of a user of its own site, with the user's certificate chain (leaf first, DER):
+    /// `Opened` follows.
+    PopFor(#[serde(deserialize_with = "batch")] Vec<Vec<u8>>),
+    /// The PoP of this site, which redeems a grant that the asker passes on: `Granted` follows.
+    Site(SiteName),
+}
+
+impl OpenCopy {
+    /// Places the sources at a destination of this kind.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `SameFile`, `IntoItself`.
+    pub fn place(&self, found: Found) -> Result<Placed, Error> {
+        let placed = self.layout.place(found, self.to.path.is_root(), self.options.dry_run);
+        let placed = placed.map_err(|error| Error { subject: self.to.to_string(), ..error })?;
+        let names: Vec<RelPath> = self.beside.iter().map(|(_, name)| name.clone()).collect();
+        if !names.is_empty() {
+            let targets = placed.placement.targets(&names, self.to.path.name())?;
+            let sources = self.beside.iter().map(|(from, _)| from).zip(&targets);
+            refuse_overlap(sources, &self.base(placed.placement), self.options.delete)?;
+        }
+        Ok(placed)
+    }
+
+    /// The transfer that a placement opens.
+    pub fn receive(&self, placement: Placement) -> OpenReceive {
+        OpenReceive {
+            transfer: self.transfer,
+            job: self.job,
+            to: self.base(placement),
+            options: self.options(placement),
+            class: self.class,
+            max_streams: self.max_streams,
+            rules: self.rules.clone(),
+        }
+    }
+
+    /// The receiver's options for a placement.
+    pub(super) fn options(&self, placement: Placement) -> ReceiveOptions {
+        let options = self.options.clone();
+        ReceiveOptions { delete: options.delete && placement.removes(), ..options }
+    }
+
+    fn base(&self, placement: Placement) -> Place {
+        Place { storage: self.to.storage.clone(), path: placement.base(&self.to.path) }
+    }
+}
