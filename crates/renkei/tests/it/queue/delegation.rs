@@ -6,7 +6,9 @@ use crate::wire::raw;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
 use renkei_core::mover::filter::Filter;
+use renkei_core::mover::layout::Layout;
 use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::message::{
     Algorithm, Choice, Class, Control, Existing, Found, OnError, OpenFound, OpenReceive, OpenSend,
     ReceiveOptions, Reply, Request, Source, Summary,
@@ -126,13 +128,21 @@ fn grant(to: &str, peer: &Site) -> Request {
     Request::Grant { open: receive_at(to, false), peer: raw::name(peer) }
 }
 
+fn copy_to(to: &str, by: CopySender) -> Request {
+    Request::OpenCopy { copy: raw::open_copy(to), by }
+}
+
+fn grant_copy(to: &str, peer: &Site) -> Request {
+    copy_to(to, CopySender::Site(raw::name(peer)))
+}
+
 /// Follows a push to its end.
 fn pushed(mut session: Session, request: Request) -> Result<Summary, Error> {
     assert_eq!(session.ask(request)?, Reply::Pushing);
     loop {
         match session.control.recv()? {
             Control::Finished(ended) => return ended,
-            Control::Progress(_) | Control::Found(_) | Control::Failures(_) => {}
+            Control::Progress(_) | Control::Found(_) | Control::Placed(_) | Control::Failures(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -251,6 +261,8 @@ fn a_source_is_not_written_and_a_destination_not_read() {
     source(Request::Rename { from: place("/data/run7/f"), to: place("/data/run7/g") });
     source(Request::OpenReceive(receive_at("/data/run7", false)));
     source(grant("/data/run7", &three.osaka));
+    source(copy_to("/data/run7/new", CopySender::Asker));
+    source(grant_copy("/data/run7/new", &three.osaka));
     fs::create_dir(three.osaka.root().join("in/run7")).unwrap();
     fs::write(three.osaka.root().join("in/run7/old"), "old").unwrap();
     let target = |request| assert_eq!(three.refusal(with, &three.osaka, request), Code::OutOfScope);
@@ -264,6 +276,11 @@ fn a_source_is_not_written_and_a_destination_not_read() {
     // What stands beside the destination would go.
     target(Request::OpenReceive(receive_at("/data/in", true)));
     target(grant("/data", &three.kek));
+    for bad in ["/data", "/data/in/other"] {
+        target(copy_to(bad, CopySender::Asker));
+        target(grant_copy(bad, &three.kek));
+    }
+    assert!(!three.osaka.root().join("in/other").exists() && !three.kek.root().join("run7/new").exists());
     three
         .ask(with, &three.osaka, Request::Mkdir { place: place("/data/in/run7/a"), parents: false })
         .unwrap();
@@ -277,8 +294,14 @@ fn a_transfer_stays_between_its_sites() {
     fs::create_dir(three.osaka.root().join("in/run7")).unwrap();
     assert!(grants(&three.kek).is_ok());
     assert_eq!(grants(&three.titech).unwrap_err().code, Code::OutOfScope);
+    let refused = |request| assert_eq!(three.refusal(with, &three.osaka, request), Code::OutOfScope);
+    refused(grant_copy("/data/in/run7", &three.titech));
+    refused(copy_to("/data/in/run7", CopySender::PopFor(Vec::new())));
     let push = |to| Request::Push { send: send_from("/data/run7", "x"), to: raw::name(to), grant: [1; 32] };
     assert_eq!(three.refusal(with, &three.kek, push(&three.titech)), Code::OutOfScope);
+    let (send, copy) = (send_from("/data/run7", "x"), raw::open_copy("/data/in/run7"));
+    let push = Request::PushCopy { send, to: raw::name(&three.titech), copy };
+    assert_eq!(three.refusal(with, &three.kek, push), Code::OutOfScope);
     let refused = |request| assert_eq!(three.refusal(with, &three.titech, request), Code::OutOfScope);
     refused(Request::Stat(Some(place("/data/run7"))));
     refused(Request::OpenReceive(receive_at("/data", false)));
@@ -391,6 +414,28 @@ fn a_push_in_the_users_name_keeps_the_scope() {
     let log = three.osaka.logged();
     let asked = log.lines().any(|line| line.contains("asked for") && line.contains(&"ab".repeat(16)));
     assert!(asked, "the audit names the transfer\n{log}");
+}
+
+#[test]
+fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
+    let three = &Three::start();
+    let with = &three.delegate(&OWN);
+    fs::write(three.titech.root().join("src"), "content").unwrap();
+    fs::write(three.titech.root().join("secret"), "secret").unwrap();
+    let push = |from, to| {
+        let layout = Layout { directory: false, contents: false, resumed: false };
+        let copy = OpenCopy { layout, ..raw::open_copy(to) };
+        let push = Request::PushCopy { send: send_from(from, "src"), to: raw::name(&three.osaka), copy };
+        pushed(three.connect(with, &three.titech).unwrap(), push)
+    };
+    let refused = |from, to, side| {
+        let error = push(from, to).unwrap_err();
+        assert_eq!((error.code, error.side.as_str()), (Code::OutOfScope, side), "{error}");
+    };
+    refused("/data/secret", "/data/in/copy", "titech");
+    refused("/data/src", "/data/in/other", "osaka");
+    assert_eq!(push("/data/src", "/data/in/copy").unwrap().failed, 0);
+    assert_eq!(fs::read_to_string(three.osaka.root().join("in/copy")).unwrap(), "content");
 }
 
 /// A copy into a storage or directory: what it is may be seen, what else is in it not.
@@ -529,8 +574,11 @@ fn a_site_that_saw_a_credential_cannot_use_it() {
         Request::PushFound { open, .. } => open,
         other => panic!("{other:?}"),
     };
-    let chain = with.credential.chain.iter().map(|certificate| certificate.to_vec()).collect();
+    let chain: Vec<_> = with.credential.chain.iter().map(|certificate| certificate.to_vec()).collect();
     let mut session = raw::connect(&three.kek, &kek, &three.osaka).unwrap();
-    let refused = session.ask(Request::ForUser { chain, open }).unwrap_err();
-    assert_eq!(refused.code, Code::NotAllowed, "{refused}");
+    let copy = copy_to("/data/in/run7", CopySender::PopFor(chain.clone()));
+    for request in [Request::ForUser { chain, open }, copy] {
+        let refused = session.ask(request).unwrap_err();
+        assert_eq!(refused.code, Code::NotAllowed, "{refused}");
+    }
 }

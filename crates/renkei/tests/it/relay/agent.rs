@@ -6,6 +6,7 @@ use crate::tree::noise;
 use crate::wire::raw;
 use renkei_config::home::Home;
 use renkei_core::error::Code;
+use renkei_core::wire::copy::CopySender;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_mover::files::workspace::Workspace;
@@ -720,7 +721,10 @@ fn a_stolen_certificate_is_good_for_nothing_else() {
     for site in [&world.titech, &world.kek] {
         assert_eq!(ask(site, Request::List(Some(raw::place("/data")))), Err(Code::NotMapped));
         assert_eq!(ask(site, Request::Status), Err(Code::NotMapped));
-        let chain = raw::user(&world.titech).chain.iter().map(|one| one.to_vec()).collect();
+        let chain: Vec<_> = raw::user(&world.titech).chain.iter().map(|one| one.to_vec()).collect();
+        let copy = raw::open_copy("/data/x");
+        let asks = Request::OpenCopy { copy, by: CopySender::PopFor(chain.clone()) };
+        assert_eq!(ask(site, asks), Err(Code::NotAllowed));
         let open = raw::open_found("/data/x");
         assert_eq!(ask(site, Request::ForUser { chain, open }), Err(Code::NotAllowed));
     }

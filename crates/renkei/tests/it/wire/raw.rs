@@ -5,7 +5,9 @@
 use crate::federation::Site;
 use renkei_config::home::Home;
 use renkei_core::error::Error;
+use renkei_core::mover::layout::Layout;
 use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{
@@ -197,6 +199,21 @@ pub fn open_found(path: &str) -> OpenFound {
         to: place(path),
         class: Class::Normal,
         choices: Vec::new(),
+        max_streams: 1,
+        rules: Vec::new(),
+    }
+}
+
+/// A copy into a directory.
+pub fn open_copy(path: &str) -> OpenCopy {
+    OpenCopy {
+        transfer: [7; 16],
+        job: 7,
+        to: place(path),
+        layout: Layout { directory: true, contents: false, resumed: false },
+        beside: Vec::new(),
+        options: ReceiveOptions::plain(Existing::Replace),
+        class: Class::Normal,
         max_streams: 1,
         rules: Vec::new(),
     }

@@ -4,11 +4,10 @@
 use crate::federation::{Federation, Site};
 use crate::wire::raw;
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::layout::Layout;
 use renkei_core::path::SiteName;
-use renkei_core::wire::copy::{CopySender, OpenCopy};
+use renkei_core::wire::copy::CopySender;
 use renkei_core::wire::frame::FrameKind;
-use renkei_core::wire::message::{Class, Control, Existing, ReceiveOptions, Reply, Request, Welcome};
+use renkei_core::wire::message::{Control, Reply, Request, Welcome};
 use renkei_core::wire::{WireVersion, decode, encode};
 use renkei_mover::connect::dial::DialHints;
 use renkei_net::identity::authority::Authority;
@@ -125,20 +124,6 @@ fn a_client_takes_what_the_pop_chose_or_says_who_must_be_updated() {
     }
 }
 
-fn copy_to(destination: &str) -> OpenCopy {
-    OpenCopy {
-        transfer: [7; 16],
-        job: 7,
-        to: raw::place(destination),
-        layout: Layout { directory: true, contents: false, resumed: false },
-        beside: Vec::new(),
-        options: ReceiveOptions::plain(Existing::Replace),
-        class: Class::Normal,
-        max_streams: 1,
-        rules: Vec::new(),
-    }
-}
-
 #[test]
 fn a_pop_of_wire_3_is_asked_in_its_own_words() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +131,7 @@ fn a_pop_of_wire_3_is_asked_in_its_own_words() {
     let asked = |version| {
         let card = pop_of(version);
         raw::trust_card(&titech, &card);
-        let copy = copy_to("/data/in");
+        let copy = raw::open_copy("/data/in");
         let request = Some(Request::OpenCopy { copy: copy.clone(), by: CopySender::Asker });
         let ahead = DialHints { request, ..DialHints::default() };
         let dialler = raw::dialler(&titech, &raw::user(&titech));
@@ -155,7 +140,7 @@ fn a_pop_of_wire_3_is_asked_in_its_own_words() {
         titech.ok(&["trust", "remove", "other"]);
         refused.cause
     };
-    let open = copy_to("/data/in").open_found(None).unwrap();
+    let open = raw::open_copy("/data/in").open_found(None).unwrap();
     assert_eq!(asked(3), format!("{:?}", Request::OpenFound(open)));
 }
 
