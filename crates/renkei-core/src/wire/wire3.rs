@@ -113,3 +113,70 @@ impl OpenCopy {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::layout::Layout;
+    use crate::path::Place;
+    use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
+
+    fn place(text: &str) -> Place {
+        Place::parse(text.as_bytes()).unwrap().unwrap()
+    }
+
+    fn rel(text: &str) -> RelPath {
+        RelPath::parse(text.as_bytes()).unwrap()
+    }
+
+    fn copy(directory: bool) -> OpenCopy {
+        OpenCopy {
+            transfer: [7; 16],
+            job: 7,
+            to: place("/data/in/new"),
+            layout: Layout { directory, contents: false, resumed: false },
+            beside: Vec::new(),
+            options: ReceiveOptions { delete: true, ..ReceiveOptions::plain(Existing::Replace) },
+            class: Class::Normal,
+            max_streams: 1,
+            rules: Vec::new(),
+        }
+    }
+
+    fn choice(base: &str, make: bool, delete: bool, target: &str) -> Choice {
+        let options = ReceiveOptions { delete, ..ReceiveOptions::plain(Existing::Replace) };
+        Choice { base: rel(base), make, options, targets: vec![rel(target)] }
+    }
+
+    #[test]
+    fn a_copy_has_a_choice_for_each_kind_that_is_not_refused() {
+        let choices = |directory| copy(directory).open_found(Some(&[rel("run7")])).unwrap().choices;
+        let into = (Found::Dir, choice("in/new", false, true, "run7"));
+        let becomes = |found| (found, choice("in", false, false, "new"));
+        assert_eq!(choices(false), [into.clone(), becomes(Found::Other), becomes(Found::Nothing)]);
+        assert_eq!(choices(true), [into, (Found::Nothing, choice("in/new", true, true, "run7"))]);
+        let beside = vec![(place("/data/in/new"), rel(""))];
+        let itself = OpenCopy { beside, ..copy(true) }.open_found(None);
+        assert_eq!(itself.unwrap_err().code, Code::SameFile);
+    }
+
+    #[test]
+    fn younger_requests_have_a_form_of_wire_3_or_none() {
+        let by = |by| Request::OpenCopy { copy: copy(true), by };
+        let older = |request: Request| request.for_version(WireVersion::V3);
+        let open = |names: Option<&[RelPath]>| copy(true).open_found(names).unwrap();
+        assert_eq!(older(by(CopySender::Asker)), Ok(Request::OpenFound(open(None))));
+        let chain = vec![vec![48]];
+        let for_user = Request::ForUser { chain: chain.clone(), open: open(None) };
+        assert_eq!(older(by(CopySender::PopFor(chain))), Ok(for_user));
+        let to = crate::path::SiteName::parse("kek").unwrap();
+        let granted = older(by(CopySender::Site(to.clone())));
+        assert_eq!(granted.unwrap_err().code, Code::VersionMismatch);
+        let source = Source { from: place("/data/run7"), to: rel("run7"), alone: false };
+        let send = OpenSend::plain([7; 16], vec![source]);
+        let push = Request::PushCopy { send: send.clone(), to: to.clone(), copy: copy(true) };
+        assert_eq!(push.clone().for_version(WireVersion::V4), Ok(push.clone()));
+        assert_eq!(older(push), Ok(Request::PushFound { send, to, open: open(Some(&[rel("run7")])) }));
+        assert_eq!(older(Request::Whoami), Ok(Request::Whoami));
+    }
+}
