@@ -2,7 +2,7 @@
 //!
 //! Rules, with examples in docs/semantics.md: a source goes *into* a destination that is a directory and *becomes* a
 //! destination that does not exist. The destination decides, since it alone knows what is there: it is told the form of
-//! the copy ([`Layout`]) and answers with a [`Placement`], from which the sending side derives the target names. So the
+//! the copy ([`CopyForm`]) and answers with a [`CopyLayout`], from which the sending side derives the target names. So the
 //! names of the sources need not travel.
 
 use crate::error::{Code, Error};
@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 /// The form of a copy, as far as it decides what becomes of its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
+pub struct CopyForm {
     /// The destination is a directory, created if it is missing: it has a trailing slash, there are several sources, or
     /// the copy is a sync.
     pub directory: bool,
@@ -25,7 +25,7 @@ pub struct Layout {
 
 /// What becomes of the sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Placement {
+pub enum CopyLayout {
     /// They go into the destination, a directory.
     Into,
     /// The only one becomes the destination.
@@ -34,42 +34,42 @@ pub enum Placement {
     WouldGoInto,
 }
 
-/// A placement, and whether the destination is created first, as a directory.
+/// A layout, and whether the destination is created first, as a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// The placement.
-    pub placement: Placement,
+pub struct ResolvedLayout {
+    /// The layout.
+    pub layout: CopyLayout,
     /// Whether the destination is created first.
     pub make: bool,
 }
 
-impl Layout {
-    /// Places the sources at a destination of this kind; a root is never replaced.
+impl CopyForm {
+    /// Resolves the layout for a destination of this kind; a root is never replaced.
     ///
     /// # Errors
     /// `NotADirectory` if the destination is a file and a directory is needed; its subject is the caller's to set.
-    pub fn place(self, found: Found, is_root: bool, dry_run: bool) -> Result<Placed, Error> {
+    pub fn resolve(self, found: Found, is_root: bool, dry_run: bool) -> Result<ResolvedLayout, Error> {
         let found = if self.resumed && found == Found::Dir { Found::Nothing } else { found };
         if found == Found::Other && (self.directory || self.contents) {
             return Err(Error::new(Code::NotADirectory, "copy", "destination", "it is a file"));
         }
         let into = found == Found::Dir || (found == Found::Nothing && self.directory) || is_root;
         let make = into && found == Found::Nothing;
-        let placement = match into {
-            true if make && dry_run && !is_root => Placement::WouldGoInto,
-            true => Placement::Into,
-            false => Placement::As,
+        let layout = match into {
+            true if make && dry_run && !is_root => CopyLayout::WouldGoInto,
+            true => CopyLayout::Into,
+            false => CopyLayout::As,
         };
-        Ok(Placed { placement, make: make && placement == Placement::Into })
+        Ok(ResolvedLayout { layout, make: make && layout == CopyLayout::Into })
     }
 }
 
-impl Placement {
+impl CopyLayout {
     /// The directory that the target names are relative to, for a destination.
     pub fn base(self, destination: &RelPath) -> RelPath {
         match self {
-            Placement::Into => destination.clone(),
-            Placement::As | Placement::WouldGoInto => destination.parent().unwrap_or_default(),
+            CopyLayout::Into => destination.clone(),
+            CopyLayout::As | CopyLayout::WouldGoInto => destination.parent().unwrap_or_default(),
         }
     }
 
@@ -81,13 +81,13 @@ impl Placement {
     pub fn targets(self, names: &[RelPath], last: Option<&[u8]>) -> Result<Vec<RelPath>, Error> {
         let last = || RelPath::parse(last.unwrap_or_default());
         match self {
-            Placement::Into => Ok(names.to_vec()),
-            Placement::WouldGoInto => {
+            CopyLayout::Into => Ok(names.to_vec()),
+            CopyLayout::WouldGoInto => {
                 let last = last()?;
                 names.iter().map(|name| last.join(name)).collect()
             }
-            Placement::As if names.len() == 1 => Ok(vec![last()?]),
-            Placement::As => {
+            CopyLayout::As if names.len() == 1 => Ok(vec![last()?]),
+            CopyLayout::As => {
                 let cause = "several sources cannot become one destination";
                 Err(Error::new(Code::UsageInvalid, "copy", "destination", cause))
             }
@@ -97,7 +97,7 @@ impl Placement {
     /// Whether entries that the source lacks may be removed: not those beside a copy that does not go into its
     /// destination.
     pub fn removes(self) -> bool {
-        self == Placement::Into
+        self == CopyLayout::Into
     }
 }
 
@@ -141,11 +141,11 @@ pub fn refuse_overlap<'a>(
 mod tests {
     use super::*;
 
-    const ONE: Layout = Layout { directory: false, contents: false, resumed: false };
-    const DIRECTORY: Layout = Layout { directory: true, ..ONE };
+    const ONE: CopyForm = CopyForm { directory: false, contents: false, resumed: false };
+    const DIRECTORY: CopyForm = CopyForm { directory: true, ..ONE };
 
-    fn placed(layout: Layout, found: Found) -> Placed {
-        layout.place(found, false, false).unwrap()
+    fn resolved(form: CopyForm, found: Found) -> ResolvedLayout {
+        form.resolve(found, false, false).unwrap()
     }
 
     fn paths(texts: &[&str]) -> Vec<RelPath> {
@@ -154,46 +154,46 @@ mod tests {
 
     #[test]
     fn a_source_goes_into_a_directory_and_becomes_a_new_name() {
-        let into = |make| Placed { placement: Placement::Into, make };
-        let becomes = Placed { placement: Placement::As, make: false };
-        assert_eq!([placed(ONE, Found::Dir), placed(DIRECTORY, Found::Dir)], [into(false); 2]);
-        assert_eq!([placed(ONE, Found::Nothing), placed(ONE, Found::Other)], [becomes; 2]);
-        assert_eq!(placed(DIRECTORY, Found::Nothing), into(true));
-        assert_eq!(ONE.place(Found::Nothing, true, false).unwrap(), into(true));
-        let contents = Layout { contents: true, ..ONE };
-        assert_eq!(placed(contents, Found::Nothing), becomes);
+        let into = |make| ResolvedLayout { layout: CopyLayout::Into, make };
+        let becomes = ResolvedLayout { layout: CopyLayout::As, make: false };
+        assert_eq!([resolved(ONE, Found::Dir), resolved(DIRECTORY, Found::Dir)], [into(false); 2]);
+        assert_eq!([resolved(ONE, Found::Nothing), resolved(ONE, Found::Other)], [becomes; 2]);
+        assert_eq!(resolved(DIRECTORY, Found::Nothing), into(true));
+        assert_eq!(ONE.resolve(Found::Nothing, true, false).unwrap(), into(true));
+        let contents = CopyForm { contents: true, ..ONE };
+        assert_eq!(resolved(contents, Found::Nothing), becomes);
         for refused in [DIRECTORY, contents] {
-            assert_eq!(refused.place(Found::Other, false, false).unwrap_err().code, Code::NotADirectory);
+            assert_eq!(refused.resolve(Found::Other, false, false).unwrap_err().code, Code::NotADirectory);
         }
     }
 
     #[test]
     fn a_directory_of_an_earlier_attempt_counts_as_nothing() {
-        let resumed = Layout { resumed: true, ..ONE };
-        assert_eq!(placed(resumed, Found::Dir), placed(ONE, Found::Nothing));
-        assert_eq!(placed(resumed, Found::Other), placed(ONE, Found::Other));
+        let resumed = CopyForm { resumed: true, ..ONE };
+        assert_eq!(resolved(resumed, Found::Dir), resolved(ONE, Found::Nothing));
+        assert_eq!(resolved(resumed, Found::Other), resolved(ONE, Found::Other));
     }
 
     #[test]
     fn a_dry_run_looks_at_a_missing_destination_from_above_and_removes_nothing_there() {
-        let seen = DIRECTORY.place(Found::Nothing, false, true).unwrap();
-        assert_eq!(seen, Placed { placement: Placement::WouldGoInto, make: false });
+        let seen = DIRECTORY.resolve(Found::Nothing, false, true).unwrap();
+        assert_eq!(seen, ResolvedLayout { layout: CopyLayout::WouldGoInto, make: false });
         let [destination, base] = [&paths(&["a/new"])[0], &paths(&["a"])[0]];
-        assert_eq!(seen.placement.base(destination), *base);
-        assert_eq!(Placement::Into.base(destination), *destination);
-        let targets = seen.placement.targets(&paths(&["x", "y"]), Some(b"new")).unwrap();
+        assert_eq!(seen.layout.base(destination), *base);
+        assert_eq!(CopyLayout::Into.base(destination), *destination);
+        let targets = seen.layout.targets(&paths(&["x", "y"]), Some(b"new")).unwrap();
         assert_eq!(targets, paths(&["new/x", "new/y"]));
-        assert!(!seen.placement.removes() && Placement::Into.removes());
+        assert!(!seen.layout.removes() && CopyLayout::Into.removes());
     }
 
     #[test]
     fn one_source_becomes_the_destination_and_names_are_told_apart() {
-        let targets = |placement: Placement, names: &[&str]| placement.targets(&paths(names), Some(b"new"));
-        assert_eq!(targets(Placement::As, &["run7"]).unwrap(), paths(&["new"]));
-        assert_eq!(targets(Placement::Into, &["", ""]).unwrap(), paths(&["", ""]));
+        let targets = |layout: CopyLayout, names: &[&str]| layout.targets(&paths(names), Some(b"new"));
+        assert_eq!(targets(CopyLayout::As, &["run7"]).unwrap(), paths(&["new"]));
+        assert_eq!(targets(CopyLayout::Into, &["", ""]).unwrap(), paths(&["", ""]));
         assert_eq!(first_twin(&paths(&["a", "", "", "b", "a"])), Some(4));
         assert_eq!(first_twin(&paths(&["a", "", "", "b"])), None);
-        assert_eq!(targets(Placement::As, &["a", "b"]).unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(targets(CopyLayout::As, &["a", "b"]).unwrap_err().code, Code::UsageInvalid);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The messages that open a copy whose layout its destination resolves. Since wire 4.
 //!
 //! The asker describes the copy once ([`OpenCopy`]); the destination looks at what is there, refuses or answers with a
-//! [`Placement`], creates a missing directory, and opens the transfer or grants it to the site that sends.
+//! [`CopyLayout`], creates a missing directory, and opens the transfer or grants it to the site that sends.
 
 use super::message::{Class, Found, OpenReceive, ReceiveOptions};
 use super::types::{TransferId, batch};
 use crate::error::Error;
-use crate::mover::layout::{Layout, Placed, Placement, refuse_overlap};
+use crate::mover::layout::{CopyForm, CopyLayout, ResolvedLayout, refuse_overlap};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct OpenCopy {
     /// The destination.
     pub to: Place,
     /// The form of the copy.
-    pub layout: Layout,
+    pub form: CopyForm,
     /// The sources that are at the destination's own site, each with its name in a destination directory: a copy onto
     /// or into one of them is refused.
     pub beside: Vec<(Place, RelPath)>,
@@ -35,7 +35,7 @@ pub struct OpenCopy {
     pub rules: Vec<String>,
 }
 
-/// The side that sends a copy, and thereby what its destination answers after `Placed`.
+/// The side that sends a copy, and thereby what its destination answers after `Layout`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopySender {
     /// The asker, a client: `Opened` follows.
@@ -48,42 +48,42 @@ pub enum CopySender {
 }
 
 impl OpenCopy {
-    /// Places the sources at a destination of this kind.
+    /// Resolves the layout for a destination of this kind.
     ///
     /// # Errors
     /// `NotADirectory`, `SameFile`, `IntoItself`.
-    pub fn place(&self, found: Found) -> Result<Placed, Error> {
-        let placed = self.layout.place(found, self.to.path.is_root(), self.options.dry_run);
-        let placed = placed.map_err(|error| Error { subject: self.to.to_string(), ..error })?;
+    pub fn resolve(&self, found: Found) -> Result<ResolvedLayout, Error> {
+        let resolved = self.form.resolve(found, self.to.path.is_root(), self.options.dry_run);
+        let resolved = resolved.map_err(|error| Error { subject: self.to.to_string(), ..error })?;
         let names: Vec<RelPath> = self.beside.iter().map(|(_, name)| name.clone()).collect();
         if !names.is_empty() {
-            let targets = placed.placement.targets(&names, self.to.path.name())?;
+            let targets = resolved.layout.targets(&names, self.to.path.name())?;
             let sources = self.beside.iter().map(|(from, _)| from).zip(&targets);
-            refuse_overlap(sources, &self.base(placed.placement), self.options.delete)?;
+            refuse_overlap(sources, &self.base(resolved.layout), self.options.delete)?;
         }
-        Ok(placed)
+        Ok(resolved)
     }
 
-    /// The transfer that a placement opens.
-    pub fn receive(&self, placement: Placement) -> OpenReceive {
+    /// The transfer that a layout opens.
+    pub fn receive(&self, layout: CopyLayout) -> OpenReceive {
         OpenReceive {
             transfer: self.transfer,
             job: self.job,
-            to: self.base(placement),
-            options: self.options(placement),
+            to: self.base(layout),
+            options: self.options(layout),
             class: self.class,
             max_streams: self.max_streams,
             rules: self.rules.clone(),
         }
     }
 
-    /// The receiver's options for a placement.
-    pub(super) fn options(&self, placement: Placement) -> ReceiveOptions {
+    /// The receiver's options for a layout.
+    pub(super) fn options(&self, layout: CopyLayout) -> ReceiveOptions {
         let options = self.options.clone();
-        ReceiveOptions { delete: options.delete && placement.removes(), ..options }
+        ReceiveOptions { delete: options.delete && layout.removes(), ..options }
     }
 
-    fn base(&self, placement: Placement) -> Place {
-        Place { storage: self.to.storage.clone(), path: placement.base(&self.to.path) }
+    fn base(&self, layout: CopyLayout) -> Place {
+        Place { storage: self.to.storage.clone(), path: layout.base(&self.to.path) }
     }
 }

@@ -11,7 +11,7 @@ use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::mover::filter::Filter;
-use crate::mover::layout::Placement;
+use crate::mover::layout::CopyLayout;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
 use crate::route::Way;
@@ -120,7 +120,7 @@ pub enum Control {
     /// A PoP that moves for a client: files that arrived since the last such message, if the client asked for names.
     Arrived(#[serde(deserialize_with = "batch")] Vec<RelPath>),
     /// A PoP that moves for a client, since wire 4: what becomes of the sources, in answer to `PushCopy`.
-    Placed(Placement),
+    Layout(CopyLayout),
 }
 
 /// The dialling side's half of the handshake.
@@ -221,11 +221,11 @@ pub enum Request {
     Redeem(Ticket),
     /// A user of the PoP's own site asks for the card of a site that the PoP trusts.
     Card(SiteName),
-    /// As `OpenReceive`, for a destination whose kind the asker does not know: the PoP looks at it, answers `Found`,
-    /// and opens the transfer chosen for that kind, if there is one.
+    /// Of wire 3, replaced by `OpenCopy`: as `OpenReceive`, for a destination whose kind the asker does not know. The
+    /// PoP looks at it, answers `Found`, and opens the transfer chosen for that kind, if there is one.
     OpenFound(OpenFound),
-    /// The PoP shall send to another site's PoP, which it asks with `ForUser` on behalf of the asker, a user of its
-    /// own site.
+    /// Of wire 3, replaced by `PushCopy`: the PoP shall send to another site's PoP, which it asks with `ForUser` on
+    /// behalf of the asker, a user of its own site.
     PushFound {
         /// The sources; their target names are in `open`.
         send: OpenSend,
@@ -234,7 +234,7 @@ pub enum Request {
         /// The transfer that site shall open.
         open: OpenFound,
     },
-    /// A host asks on behalf of a user of its own site: as `OpenFound` from that user.
+    /// Of wire 3, replaced by `OpenCopy`: a host asks on behalf of a user of its own site, as `OpenFound` from that user.
     ForUser {
         /// The user's certificate chain, leaf first, DER.
         #[serde(deserialize_with = "batch")]
@@ -332,7 +332,7 @@ pub enum Request {
     Unfinished(AboutUnfinished),
     /// The ways from the asked PoP to a site, each probed now.
     Ways(SiteName),
-    /// Since wire 4: opens a copy whose layout the asked PoP, its destination, resolves. It answers `Placed`, and then
+    /// Since wire 4: opens a copy whose layout the asked PoP, its destination, resolves. It answers `Layout`, and then
     /// as the sender of the copy needs it.
     OpenCopy {
         /// The copy.
@@ -662,7 +662,7 @@ pub enum Reply {
     /// To `Ways`: the best first.
     Ways(#[serde(deserialize_with = "batch")] Vec<TriedWay>),
     /// To `OpenCopy`: what becomes of the sources; `Opened` or `Granted` follows.
-    Placed(Placement),
+    Layout(CopyLayout),
 }
 
 /// The result of probing one way from a PoP to a site.

@@ -8,27 +8,27 @@ use super::copy::{CopySender, OpenCopy};
 use super::message::{Choice, Found, OpenFound, Reply, Request};
 use super::{WireVersion, violation};
 use crate::error::{Code, Error};
-use crate::mover::layout::Placement;
+use crate::mover::layout::CopyLayout;
 use crate::path::RelPath;
 
 /// The report of a destination, before it opens a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
+pub enum DestinationReport {
     /// What becomes of the sources.
-    Placed(Placement),
+    Layout(CopyLayout),
     /// Its kind, from a PoP of wire 3.
     Found(Found),
 }
 
-impl Destination {
+impl DestinationReport {
     /// Reads it from a reply that comes before `Opened` or `Granted`.
     ///
     /// # Errors
     /// `ProtocolViolation` for any other reply.
     pub fn of(reply: Reply) -> Result<Self, Error> {
         match reply {
-            Reply::Placed(placement) => Ok(Destination::Placed(placement)),
-            Reply::Found(found) => Ok(Destination::Found(found)),
+            Reply::Layout(layout) => Ok(DestinationReport::Layout(layout)),
+            Reply::Found(found) => Ok(DestinationReport::Found(found)),
             other => Err(violation("opening", format_args!("{other:?}"))),
         }
     }
@@ -36,11 +36,11 @@ impl Destination {
     /// What becomes of the sources of a copy.
     ///
     /// # Errors
-    /// Those of [`OpenCopy::place`].
-    pub fn placement(self, copy: &OpenCopy) -> Result<Placement, Error> {
+    /// Those of [`OpenCopy::resolve`].
+    pub fn layout(self, copy: &OpenCopy) -> Result<CopyLayout, Error> {
         match self {
-            Destination::Placed(placement) => Ok(placement),
-            Destination::Found(found) => copy.place(found).map(|placed| placed.placement),
+            DestinationReport::Layout(layout) => Ok(layout),
+            DestinationReport::Found(found) => copy.resolve(found).map(|resolved| resolved.layout),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Request {
         }
     }
 
-    /// The request in the form of a version; it may be answered with `Found` in place of `Placed`.
+    /// The request in the form of a version; it may be answered with `Found` in place of `Layout`.
     ///
     /// # Errors
     /// `VersionMismatch` if that version takes several requests for it.
@@ -103,12 +103,12 @@ impl OpenCopy {
     }
 
     fn choice(&self, found: Found, names: Option<&[RelPath]>) -> Result<Choice, Error> {
-        let placed = self.place(found)?;
-        let targets = names.map(|names| placed.placement.targets(names, self.to.path.name()));
+        let resolved = self.resolve(found)?;
+        let targets = names.map(|names| resolved.layout.targets(names, self.to.path.name()));
         Ok(Choice {
-            base: placed.placement.base(&self.to.path),
-            make: placed.make,
-            options: self.options(placed.placement),
+            base: resolved.layout.base(&self.to.path),
+            make: resolved.make,
+            options: self.options(resolved.layout),
             targets: targets.transpose()?.unwrap_or_default(),
         })
     }
@@ -117,7 +117,7 @@ impl OpenCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mover::layout::Layout;
+    use crate::mover::layout::CopyForm;
     use crate::path::Place;
     use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
 
@@ -134,7 +134,7 @@ mod tests {
             transfer: [7; 16],
             job: 7,
             to: place("/data/in/new"),
-            layout: Layout { directory, contents: false, resumed: false },
+            form: CopyForm { directory, contents: false, resumed: false },
             beside: Vec::new(),
             options: ReceiveOptions { delete: true, ..ReceiveOptions::plain(Existing::Replace) },
             class: Class::Normal,

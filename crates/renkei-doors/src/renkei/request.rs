@@ -195,8 +195,8 @@ fn dispatch(
         }
         Request::PushCopy { send, to, copy } => {
             let link = control.sender();
-            let on_placed = |placement| drop(link.send(&Control::Placed(placement)));
-            let leave = Leave::OwnUser { copy, on_placed: &on_placed };
+            let on_layout = |layout| drop(link.send(&Control::Layout(layout)));
+            let leave = Leave::OwnUser { copy, on_layout: &on_layout };
             let watch = Watch::with_failures().with_names(send.tell_names);
             push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
         }
@@ -313,7 +313,7 @@ fn list(
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
 
-/// Places the sources at the destination, answers what becomes of them, and opens the copy for its sender.
+/// Resolves the layout of a copy at its destination, answers what becomes of the sources, and opens the copy for its sender.
 fn open_copy(
     id: u64,
     copy: &OpenCopy,
@@ -323,8 +323,8 @@ fn open_copy(
     site: &Arc<Site>,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (placement, open) = alive(&link, |_| site.place(access, copy))?;
-    link.send(&Control::Reply { id, reply: Ok(Reply::Placed(placement)) })?;
+    let (layout, open) = alive(&link, |_| site.resolve_copy(access, copy))?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::Layout(layout)) })?;
     match by {
         CopySender::Asker | CopySender::PopFor(_) => {
             site.receive(access, open, id, control).map(Outcome::Transferred)

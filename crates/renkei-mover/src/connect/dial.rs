@@ -18,7 +18,7 @@ use renkei_core::route::Rule;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind};
 use renkei_core::wire::message::{Control, Hello, Opened, Reply, Request, Welcome};
-use renkei_core::wire::wire3::Destination;
+use renkei_core::wire::wire3::DestinationReport;
 use renkei_core::wire::{VERSIONS, WireVersion, encode, violation};
 use renkei_net::control::{ControlReceiver, split};
 use renkei_net::identity::credential::Credential;
@@ -598,14 +598,14 @@ impl Session {
     pub fn ask_to_open(
         &mut self,
         request: Request,
-        on_found: &mut dyn FnMut(Destination) -> Result<(), Error>,
+        on_found: &mut dyn FnMut(DestinationReport) -> Result<(), Error>,
     ) -> Result<Result<Opened, Error>, Error> {
         let (id, mut outcome) = self.ask_whom_it_concerns(request)?;
         loop {
             match outcome {
                 Ok(Reply::Opened(opened)) => return Ok(Ok(opened)),
                 Ok(other) => {
-                    if let Err(refused) = on_found(Destination::of(other)?) {
+                    if let Err(refused) = on_found(DestinationReport::of(other)?) {
                         return Ok(Err(refused));
                     }
                 }

@@ -3,41 +3,41 @@
 use super::dial::Session;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::layout::Placement;
+use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Found, Opened, Reply, Request};
-use renkei_core::wire::wire3::Destination;
+use renkei_core::wire::wire3::DestinationReport;
 use renkei_core::wire::{WireVersion, violation};
 
 impl Session {
-    /// Opens a copy that this side sends; `on_placed` learns what becomes of the sources, before anything is created
+    /// Opens a copy that this side sends; `on_layout` learns what becomes of the sources, before anything is created
     /// in their names.
     pub fn open_copy(
         &mut self,
         copy: &OpenCopy,
-        mut on_placed: impl FnMut(Placement) -> Result<(), Error>,
+        mut on_layout: impl FnMut(CopyLayout) -> Result<(), Error>,
     ) -> Result<Opened, Error> {
         let request = Request::OpenCopy { copy: copy.clone(), by: CopySender::Asker };
-        self.ask_to_open(request, &mut |destination| on_placed(destination.placement(copy)?))?
+        self.ask_to_open(request, &mut |destination| on_layout(destination.layout(copy)?))?
     }
 
     /// Has the site grant a copy to `peer`, which sends it; returns what becomes of the sources too.
-    pub fn grant_copy(&mut self, copy: &OpenCopy, peer: &SiteName) -> Result<(Placement, Ticket), Error> {
+    pub fn grant_copy(&mut self, copy: &OpenCopy, peer: &SiteName) -> Result<(CopyLayout, Ticket), Error> {
         if self.version() < WireVersion::V4 {
             return self.grant_copy_of_wire3(copy, peer);
         }
         let request = Request::OpenCopy { copy: copy.clone(), by: CopySender::Site(peer.clone()) };
-        let (id, placed) = match self.ask_whom_it_concerns(request) {
+        let (id, report) = match self.ask_whom_it_concerns(request) {
             // The storage has an agent, which is older than its PoP.
             Err(error) if error.code == Code::VersionMismatch && self.version() < WireVersion::V4 => {
                 return self.grant_copy_of_wire3(copy, peer);
             }
             asked => asked?,
         };
-        let placement = Destination::of(placed?)?.placement(copy)?;
-        Ok((placement, granted(self.reply_to(id)?)?))
+        let layout = DestinationReport::of(report?)?.layout(copy)?;
+        Ok((layout, granted(self.reply_to(id)?)?))
     }
 
     /// The same at a PoP of wire 3: this side looks at the destination and resolves the layout.
@@ -45,15 +45,15 @@ impl Session {
         &mut self,
         copy: &OpenCopy,
         peer: &SiteName,
-    ) -> Result<(Placement, Ticket), Error> {
+    ) -> Result<(CopyLayout, Ticket), Error> {
         let found = self.find(&copy.to)?;
         let site = self.site().as_str();
-        let placed = copy.place(found).map_err(|error| error.at(site))?;
-        if placed.make {
+        let resolved = copy.resolve(found).map_err(|error| error.at(site))?;
+        if resolved.make {
             self.ask(Request::Mkdir { place: copy.to.clone(), parents: false })?;
         }
-        let grant = Request::Grant { open: copy.receive(placed.placement), peer: peer.clone() };
-        Ok((placed.placement, granted(self.ask(grant)?)?))
+        let grant = Request::Grant { open: copy.receive(resolved.layout), peer: peer.clone() };
+        Ok((resolved.layout, granted(self.ask(grant)?)?))
     }
 
     /// The kind of a destination.

@@ -11,7 +11,7 @@ use super::Site;
 use super::access::Access;
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::layout::Placement;
+use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
@@ -45,18 +45,18 @@ impl Site {
         at(access, &place, access.look(&place)?.run("stat", work))
     }
 
-    /// Examines the destination of a copy and places the sources there; a directory that they go into is created if it
+    /// Examines the destination of a copy and resolves its layout; a directory that the sources go into is created if it
     /// is missing.
     ///
     /// # Errors
-    /// Those of [`OpenCopy::place`], [`Site::stat_dir`] and [`Site::mkdir`].
-    pub fn place(&self, access: &Access, copy: &OpenCopy) -> Result<(Placement, OpenReceive), Error> {
+    /// Those of [`OpenCopy::resolve`], [`Site::stat_dir`] and [`Site::mkdir`].
+    pub fn resolve_copy(&self, access: &Access, copy: &OpenCopy) -> Result<(CopyLayout, OpenReceive), Error> {
         let found = self.found(access, &copy.to)?;
-        let placed = copy.place(found).map_err(|error| error.at(access.site()))?;
-        if placed.make {
+        let resolved = copy.resolve(found).map_err(|error| error.at(access.site()))?;
+        if resolved.make {
             self.mkdir(access, &copy.to, false)?;
         }
-        Ok((placed.placement, copy.receive(placed.placement)))
+        Ok((resolved.layout, copy.receive(resolved.layout)))
     }
 
     fn found(&self, access: &Access, destination: &Place) -> Result<Found, Error> {

@@ -15,13 +15,13 @@ use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
-use renkei_core::mover::layout::Placement;
+use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{Found, OpenFound, OpenSend, Opened, Request, Summary};
 use renkei_core::wire::violation;
-use renkei_core::wire::wire3::Destination;
+use renkei_core::wire::wire3::DestinationReport;
 use renkei_mover::connect::dial::{DialHints, Dialler};
 use renkei_mover::hex;
 use renkei_mover::reuse::ReusableSession;
@@ -46,7 +46,7 @@ pub enum Leave<'a> {
         /// The copy; the targets of the sources are their names in a destination directory.
         copy: OpenCopy,
         /// Called with what becomes of the sources.
-        on_placed: &'a (dyn Fn(Placement) + Sync),
+        on_layout: &'a (dyn Fn(CopyLayout) + Sync),
     },
     /// The same, of a user whose program speaks wire 3.
     OwnUserOfWire3 {
@@ -130,14 +130,14 @@ impl Opening<'_> {
 
 impl Leave<'_> {
     /// The target names of the sources, whose names in a destination directory are `names`.
-    fn targets(&self, destination: Destination, names: &[RelPath]) -> Result<Vec<RelPath>, Error> {
+    fn targets(&self, destination: DestinationReport, names: &[RelPath]) -> Result<Vec<RelPath>, Error> {
         match (self, destination) {
-            (Leave::OwnUser { copy, on_placed }, _) => {
-                let placement = destination.placement(copy)?;
-                on_placed(placement);
-                placement.targets(names, copy.to.path.name())
+            (Leave::OwnUser { copy, on_layout }, _) => {
+                let layout = destination.layout(copy)?;
+                on_layout(layout);
+                layout.targets(names, copy.to.path.name())
             }
-            (Leave::OwnUserOfWire3 { open, on_found }, Destination::Found(found)) => {
+            (Leave::OwnUserOfWire3 { open, on_found }, DestinationReport::Found(found)) => {
                 on_found(found);
                 let choice = open.choice(found).ok_or_else(|| no_choice(found))?;
                 Ok(choice.targets.clone())

@@ -3,7 +3,7 @@
 //! directory, created if it is missing.
 
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::layout::{Layout, first_twin};
+use renkei_core::mover::layout::{CopyForm, first_twin};
 use renkei_core::path::{EndpointPath, RelPath, SiteName, printable};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -135,9 +135,9 @@ pub(crate) fn direction(sources: &[Spec], destination: &Spec) -> Result<Directio
 }
 
 /// The form of a copy, as its arguments tell it.
-pub(crate) fn layout_of(sources: &[Spec], destination: &Spec) -> Layout {
+pub(crate) fn form_of(sources: &[Spec], destination: &Spec) -> CopyForm {
     let directory = destination.has_slash() || sources.len() > 1;
-    Layout { directory, contents: sources.iter().any(Spec::has_slash), resumed: false }
+    CopyForm { directory, contents: sources.iter().any(Spec::has_slash), resumed: false }
 }
 
 /// The name of each source in a destination directory.
@@ -176,7 +176,7 @@ pub(crate) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::mover::layout::Placement;
+    use renkei_core::mover::layout::CopyLayout;
     use renkei_core::wire::message::Found;
 
     fn spec(text: &str) -> Spec {
@@ -187,9 +187,9 @@ mod tests {
         let sources: Vec<Spec> = sources.iter().map(|text| spec(text)).collect();
         let destination = spec(destination);
         let name = destination.name();
-        let placed = layout_of(&sources, &destination).place(found, name.is_none(), false)?;
-        let targets = placed.placement.targets(&source_names(&sources)?, name.as_deref())?;
-        let into = if placed.placement == Placement::Into { "/" } else { "" };
+        let resolved = form_of(&sources, &destination).resolve(found, name.is_none(), false)?;
+        let targets = resolved.layout.targets(&source_names(&sources)?, name.as_deref())?;
+        let into = if resolved.layout == CopyLayout::Into { "/" } else { "" };
         Ok(targets.iter().map(|target| format!("{into}{target}")).collect())
     }
 

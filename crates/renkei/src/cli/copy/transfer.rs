@@ -1,6 +1,6 @@
 //! Runs one copy or sync: opens the sessions, moves, retries when the connection is lost, reports.
 
-use super::copy_plan::{Direction, Spec, direction, layout_of, source_names, split_local};
+use super::copy_plan::{Direction, Spec, direction, form_of, source_names, split_local};
 use super::detach::{Detach, hand_over, not_to_here};
 use super::files_from::{self, Listed};
 use super::filter::FilterArgs;
@@ -20,7 +20,7 @@ use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::journal::{Header, VERSION};
-use renkei_core::mover::layout::{Layout, Placement};
+use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::units::span;
 use renkei_core::wire::copy::{CopySender, OpenCopy};
@@ -29,7 +29,7 @@ use renkei_core::wire::message::{
     ReceiveOptions, Reply, Request, Source, Summary, TransferId,
 };
 use renkei_core::wire::queue::{Submission, Terms};
-use renkei_core::wire::wire3::Destination;
+use renkei_core::wire::wire3::DestinationReport;
 use renkei_mover::BACKGROUND_STREAMS;
 use renkei_mover::connect::dial::{DialHints, Dialler, Session};
 use renkei_mover::connect::slow_connect::SlowConnectReporter;
@@ -221,7 +221,7 @@ impl Job {
 /// A local destination: the directory that takes the sources, and what becomes of them.
 struct LocalDestination {
     base: PathBuf,
-    placement: Placement,
+    layout: CopyLayout,
     /// Whether the base must be created.
     make: bool,
     /// The target names of the sources.
@@ -420,9 +420,9 @@ impl<'a> Run<'a> {
                 let copy = self.open_copy()?;
                 let request = Request::OpenCopy { copy: copy.clone(), by: CopySender::Site(from.clone()) };
                 let ahead = DialHints { streams: 0, sends: false, request: Some(request) };
-                let (placement, grant) = open(to, ahead, &mut false)?.grant_copy(&copy, from)?;
-                let _marker = self.keep_intent(placement)?;
-                let targets = placement.targets(&self.names()?, copy.to.path.name())?;
+                let (layout, grant) = open(to, ahead, &mut false)?.grant_copy(&copy, from)?;
+                let _marker = self.keep_intent(layout)?;
+                let targets = layout.targets(&self.names()?, copy.to.path.name())?;
                 let push = Request::Push { send: self.open_send(false, targets)?, to: to.clone(), grant };
                 let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
                 self.between(open(from, ahead, connected)?, push, |_| Ok(None))
@@ -442,9 +442,9 @@ impl<'a> Run<'a> {
 
     fn up(&self, mut session: Session, copy: &OpenCopy, mut roots: Vec<Root>) -> Result<Summary, Error> {
         let mut _marker = None;
-        let opened = session.open_copy(copy, |placement| {
-            _marker = self.keep_intent(placement)?;
-            let targets = placement.targets(&self.names()?, copy.to.path.name())?;
+        let opened = session.open_copy(copy, |layout| {
+            _marker = self.keep_intent(layout)?;
+            let targets = layout.targets(&self.names()?, copy.to.path.name())?;
             roots.iter_mut().zip(targets).for_each(|(root, target)| root.to = target);
             Ok(())
         })?;
@@ -499,7 +499,7 @@ impl<'a> Run<'a> {
             return None;
         }
         let here = self.look_at_local(path).ok()?;
-        let options = self.options(here.placement);
+        let options = self.options(here.layout);
         let onto = onto(&here, &options);
         let open = self.open_send(self.offers(&options, false), here.targets).ok()?;
         Some(Request::OpenSend(OpenSend { onto, ..open }))
@@ -519,7 +519,7 @@ impl<'a> Run<'a> {
             LocalStore::open(&base, AccessMode::ReadWrite).map_err(|error| not_found(error).at("client"))?;
         let journal = self.open_journal(&base)?;
         let kept = journal.as_ref().is_some_and(|(_, kept)| !kept.is_empty());
-        let options = self.options(here.placement);
+        let options = self.options(here.layout);
         let onto = onto(&here, &options);
         let open = self.open_send(self.offers(&options, kept), here.targets)?;
         let open = Request::OpenSend(OpenSend { onto, ..open });
@@ -528,7 +528,7 @@ impl<'a> Run<'a> {
             session = self.dialler.connect(session.site())?;
         }
         let opened = session.ask_open(open)?;
-        let _marker = self.keep_intent(here.placement)?;
+        let _marker = self.keep_intent(here.layout)?;
         let streams = self.dialler.join(&mut session, &opened)?;
         let job = ReceiveJob {
             base: store.root()?,
@@ -573,7 +573,7 @@ impl<'a> Run<'a> {
         let mut patience = Some(patience);
         let pushed = self.between(session, push, |destination| {
             (*connected, patience, found) = (true, None, true);
-            self.keep_intent(destination.placement(&copy)?)
+            self.keep_intent(destination.layout(&copy)?)
         });
         match pushed {
             Err(error) if !found && wants_the_user(error.code) => Ok(None),
@@ -586,7 +586,7 @@ impl<'a> Run<'a> {
         &self,
         mut session: Session,
         push: Request,
-        mut on_found: impl FnMut(Destination) -> Result<Option<File>, Error>,
+        mut on_found: impl FnMut(DestinationReport) -> Result<Option<File>, Error>,
     ) -> Result<Summary, Error> {
         match session.ask(push)? {
             Reply::Pushing => {}
@@ -597,8 +597,8 @@ impl<'a> Run<'a> {
         let mut _marker = None;
         loop {
             match session.control.recv()? {
-                Control::Placed(placement) => _marker = on_found(Destination::Placed(placement))?,
-                Control::Found(found) => _marker = on_found(Destination::Found(found))?,
+                Control::Layout(layout) => _marker = on_found(DestinationReport::Layout(layout))?,
+                Control::Found(found) => _marker = on_found(DestinationReport::Found(found))?,
                 Control::Progress(progress) => self.watch.set(progress),
                 Control::Removed(paths) => self.watch.note_removed(paths),
                 Control::WouldSend(paths) => self.watch.note_would_send(paths),
@@ -670,7 +670,7 @@ impl<'a> Run<'a> {
         Ok(OpenCopy {
             transfer: self.transfer,
             job: self.key(),
-            layout: self.layout()?,
+            form: self.form()?,
             beside: self.beside()?,
             to,
             options: ReceiveOptions { filter: self.filter.clone(), ..self.job.options.clone() },
@@ -691,11 +691,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn layout(&self) -> Result<Layout, Error> {
+    fn form(&self) -> Result<CopyForm, Error> {
         let is_sync = self.job.verb == Verb::Sync || self.listed.is_some();
-        let layout = layout_of(&self.sources, &self.destination);
+        let form = form_of(&self.sources, &self.destination);
         let resumed = !is_sync && self.intent()?.exists();
-        Ok(Layout { directory: layout.directory || is_sync, resumed, ..layout })
+        Ok(CopyForm { directory: form.directory || is_sync, resumed, ..form })
     }
 
     /// The name of each source in a destination directory.
@@ -716,8 +716,8 @@ impl<'a> Run<'a> {
     }
 
     /// Keeps the marker of a copy whose source becomes its destination, which a retry must know.
-    fn keep_intent(&self, placement: Placement) -> Result<Option<File>, Error> {
-        let becomes = placement == Placement::As && self.job.recursive && !self.job.options.dry_run;
+    fn keep_intent(&self, layout: CopyLayout) -> Result<Option<File>, Error> {
+        let becomes = layout == CopyLayout::As && self.job.recursive && !self.job.options.dry_run;
         self.intent()?.keep(becomes)
     }
 
@@ -743,16 +743,16 @@ impl<'a> Run<'a> {
             Err(error) => return Err(renkei_config::home::file_error("look at", path, &error).at("client")),
         };
         let (parent, name) = split_local(path);
-        let placed = self.layout()?.place(found, name.is_none(), self.job.options.dry_run);
-        let placed = placed.map_err(|error| Error { subject: self.destination.shown(), ..error })?;
-        let targets = placed.placement.targets(&self.names()?, name.as_deref())?;
-        let base = if placed.placement == Placement::Into { path.to_path_buf() } else { parent };
-        Ok(LocalDestination { base, placement: placed.placement, make: placed.make, targets })
+        let resolved = self.form()?.resolve(found, name.is_none(), self.job.options.dry_run);
+        let resolved = resolved.map_err(|error| Error { subject: self.destination.shown(), ..error })?;
+        let targets = resolved.layout.targets(&self.names()?, name.as_deref())?;
+        let base = if resolved.layout == CopyLayout::Into { path.to_path_buf() } else { parent };
+        Ok(LocalDestination { base, layout: resolved.layout, make: resolved.make, targets })
     }
 
-    fn options(&self, placement: Placement) -> ReceiveOptions {
+    fn options(&self, layout: CopyLayout) -> ReceiveOptions {
         let options = self.job.options.clone();
-        let delete = options.delete && placement.removes();
+        let delete = options.delete && layout.removes();
         ReceiveOptions { delete, filter: self.filter.clone(), ..options }
     }
 

@@ -6,7 +6,7 @@ use crate::wire::raw;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Right, Scope};
 use renkei_core::mover::filter::Filter;
-use renkei_core::mover::layout::Layout;
+use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::message::{
@@ -142,7 +142,7 @@ fn pushed(mut session: Session, request: Request) -> Result<Summary, Error> {
     loop {
         match session.control.recv()? {
             Control::Finished(ended) => return ended,
-            Control::Progress(_) | Control::Found(_) | Control::Placed(_) | Control::Failures(_) => {}
+            Control::Progress(_) | Control::Found(_) | Control::Layout(_) | Control::Failures(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -423,8 +423,8 @@ fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
     fs::write(three.titech.root().join("src"), "content").unwrap();
     fs::write(three.titech.root().join("secret"), "secret").unwrap();
     let push = |from, to| {
-        let layout = Layout { directory: false, contents: false, resumed: false };
-        let copy = OpenCopy { layout, ..raw::open_copy(to) };
+        let form = CopyForm { directory: false, contents: false, resumed: false };
+        let copy = OpenCopy { form, ..raw::open_copy(to) };
         let push = Request::PushCopy { send: send_from(from, "src"), to: raw::name(&three.osaka), copy };
         pushed(three.connect(with, &three.titech).unwrap(), push)
     };

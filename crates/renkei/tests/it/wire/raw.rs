@@ -5,7 +5,7 @@
 use crate::federation::Site;
 use renkei_config::home::Home;
 use renkei_core::error::Error;
-use renkei_core::mover::layout::Layout;
+use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::data::{Join, Ticket};
@@ -210,7 +210,7 @@ pub fn open_copy(path: &str) -> OpenCopy {
         transfer: [7; 16],
         job: 7,
         to: place(path),
-        layout: Layout { directory: true, contents: false, resumed: false },
+        form: CopyForm { directory: true, contents: false, resumed: false },
         beside: Vec::new(),
         options: ReceiveOptions::plain(Existing::Replace),
         class: Class::Normal,
