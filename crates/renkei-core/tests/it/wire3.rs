@@ -3,7 +3,7 @@
 //! `wire3.txt` has a line for each message, its name and its bytes. A line is never changed; a message that goes with
 //! wire 3 takes its line with it.
 
-use crate::tree::path;
+use crate::fixture::path;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::{Hold, Span};
