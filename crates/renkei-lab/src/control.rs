@@ -1,7 +1,7 @@
 //! The requests and replies of a lab's control socket.
 
 use super::folder::LabFolder;
-use super::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
+use super::shape::{Delay, Loss, Mtu, Policer, Queue, Rate, Shape, Share};
 use super::topology::Gate;
 use renkei_core::error::{Code, Error};
 use renkei_core::lab::link::LinkCounters;
@@ -82,6 +82,9 @@ pub struct LinkStatus {
     pub jitter: Delay,
     /// Its loss.
     pub loss: Loss,
+    /// Its policer.
+    #[serde(default)]
+    pub policer: Policer,
     /// Its queue limit as configured; none is the engine's default.
     pub queue: Option<Queue>,
     /// Share of packets that are reordered.

@@ -247,6 +247,7 @@ fn link_status(name: String, shape: &Shape, counted: LinkCounters) -> LinkStatus
         delay: shape.delay.unwrap_or_default(),
         jitter: shape.jitter.unwrap_or_default(),
         loss: shape.loss.unwrap_or_default(),
+        policer: shape.policer.unwrap_or_default(),
         queue: shape.queue,
         reorder: shape.reorder.unwrap_or_default(),
         mtu: shape.mtu.unwrap_or_default(),

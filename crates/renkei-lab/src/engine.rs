@@ -109,6 +109,7 @@ impl Engine {
         let params = params(link, round_trip);
         match &self.mover {
             Mover::Wire { wire, .. } => wire.set(at, params),
+            Mover::Kernel { .. } if params.policer.is_some() => Err(no_policer()),
             Mover::Kernel { kernel, .. } => kernel.set(at, params, link.shape.mtu()),
         }
     }
@@ -123,9 +124,18 @@ impl Engine {
 }
 
 fn start_kernel(topology: &Topology) -> Result<Mover, Error> {
-    let params = topology.links.iter().map(|link| params(link, topology.round_trip(link)));
-    let (kernel, lock) = Kernel::start(topology, params.collect())?;
+    let of_link = |link| params(link, topology.round_trip(link));
+    let params: Vec<_> = topology.links.iter().map(of_link).collect();
+    if params.iter().any(|params| params.policer.is_some()) {
+        return Err(no_policer());
+    }
+    let (kernel, lock) = Kernel::start(topology, params)?;
     Ok(Mover::Kernel { kernel, _lock: lock })
+}
+
+/// The error of a policer that the kernel engine would have to apply.
+fn no_policer() -> Error {
+    Error::new(Code::UsageInvalid, "shape links", "policer", "only the engine `wire` has policers")
 }
 
 fn start_wire(topology: &Topology) -> Result<Mover, Error> {
@@ -187,6 +197,7 @@ fn params(link: &Link, round_trip: Duration) -> LinkParams {
         delay: shape.delay(),
         jitter: shape.jitter.unwrap_or_default().0,
         loss,
+        policer: shape.policer.unwrap_or_default().0,
         queue: queue(shape, round_trip),
         reorder: shape.reorder.unwrap_or_default().0,
         up: shape.up.unwrap_or(true),
@@ -209,6 +220,7 @@ fn queue(shape: &shape::Shape, round_trip: Duration) -> Option<Queue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use renkei_core::lab::policer::Policer;
     use std::path::Path;
 
     fn links(fields: &str) -> Topology {
@@ -241,6 +253,9 @@ mod tests {
         assert_eq!(params_of("loss = 0\n").loss, Loss::None);
         assert_eq!(params_of("loss = 0.25\n").loss, Loss::Random(0.25));
         assert!(!params_of("up = false\n").up);
+        let policer = Policer { rate: 500_000_000, burst: 64_000 };
+        assert_eq!(params_of("policer = '500M burst 64KB'\n").policer, Some(policer));
+        assert_eq!(params_of("policer = 'none'\n").policer, None);
     }
 
     #[test]

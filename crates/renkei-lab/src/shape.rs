@@ -4,6 +4,7 @@
 //! `renkei lab set` are all shapes, overlaid on one another. Pure text and numbers; the engines convert a complete
 //! shape to their parameters.
 
+use renkei_core::lab::policer;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +22,8 @@ pub struct Shape {
     pub jitter: Option<Delay>,
     /// Packet loss.
     pub loss: Option<Loss>,
+    /// Policer before the queue.
+    pub policer: Option<Policer>,
     /// Limit of the queue before the link.
     pub queue: Option<Queue>,
     /// Share of packets that are reordered.
@@ -43,6 +46,7 @@ impl Shape {
         take(&mut self.delay, &other.delay);
         take(&mut self.jitter, &other.jitter);
         take(&mut self.loss, &other.loss);
+        take(&mut self.policer, &other.policer);
         take(&mut self.queue, &other.queue);
         take(&mut self.reorder, &other.reorder);
         take(&mut self.mtu, &other.mtu);
@@ -85,6 +89,10 @@ pub struct Loss {
     /// Mean number of packets lost in a row; 1 means independent losses.
     pub burst: f64,
 }
+
+/// Policer: drops what exceeds a rate and a burst; `None` is no policer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policer(pub Option<policer::Policer>);
 
 /// Limit of a drop-tail queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -232,6 +240,32 @@ impl fmt::Display for Loss {
     }
 }
 
+impl FromStr for Policer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "none" {
+            return Ok(Policer(None));
+        }
+        let form = "a policer as `500M burst 64KB`, or none";
+        let (rate, burst) = text.split_once("burst").ok_or(format!("`{text}` has no burst; write {form}"))?;
+        let Rate(Some(rate)) = rate.trim().parse()? else {
+            return Err(format!("`{text}` has no limit; write {form}"));
+        };
+        match burst.parse()? {
+            Queue::Bytes(burst) => Ok(Policer(Some(policer::Policer { rate, burst }))),
+            Queue::Packets(_) | Queue::Bdp(_) => Err(format!("`{text}`: a burst is in bytes; write {form}")),
+        }
+    }
+}
+
+impl fmt::Display for Policer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(policer::Policer { rate, burst }) = self.0 else { return f.write_str("none") };
+        write!(f, "{} burst {}", Rate(Some(rate)), Queue::Bytes(burst))
+    }
+}
+
 impl FromStr for Queue {
     type Err = String;
 
@@ -305,7 +339,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Rate, Delay, Share, Loss, Queue, Mtu);
+as_text!(Rate, Delay, Share, Loss, Policer, Queue, Mtu);
 
 struct TextOrNumber;
 
@@ -379,9 +413,23 @@ mod tests {
     }
 
     #[test]
+    fn a_policer_has_a_rate_and_a_burst() {
+        let policer = |text: &str| text.parse::<Policer>();
+        let given = policer::Policer { rate: 500_000_000, burst: 64_000 };
+        assert_eq!(policer("500M burst 64KB"), Ok(Policer(Some(given))));
+        assert_eq!(policer("none"), Ok(Policer(None)));
+        assert!(policer("500M").unwrap_err().contains("burst"));
+        assert!(policer("500M burst 10p").unwrap_err().contains("bytes"));
+        assert!(policer("500M burst 1KB").is_err() && policer("unlimited burst 64KB").is_err());
+    }
+
+    #[test]
     fn what_is_shown_reads_back_the_same() {
         for text in ["0.1% burst 8", "12.5%", "0%"] {
             assert_eq!(text.parse::<Loss>().unwrap().to_string(), text);
+        }
+        for text in ["500M burst 64KB", "none"] {
+            assert_eq!(text.parse::<Policer>().unwrap().to_string(), text);
         }
         for text in ["256KB", "10p", "0.25 BDP"] {
             assert_eq!(text.parse::<Queue>().unwrap().to_string(), text);

@@ -4,7 +4,7 @@
 //! its complete shape, or an error with the line and the nearest word that would have been right. Links have
 //! directions: `rtt` and `between` are shorthands for two of them. docs/lab.md has every field.
 
-use super::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
+use super::shape::{Delay, Loss, Mtu, Policer, Queue, Rate, Shape, Share};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
 use serde::{Deserialize, Serialize};
@@ -124,6 +124,7 @@ struct Defaults {
     rtt: Option<Delay>,
     jitter: Option<Delay>,
     loss: Option<Loss>,
+    policer: Option<Policer>,
     queue: Option<Queue>,
     reorder: Option<Share>,
     mtu: Option<Mtu>,
@@ -160,6 +161,7 @@ struct FileLink {
     delay: Option<Delay>,
     jitter: Option<Delay>,
     loss: Option<Loss>,
+    policer: Option<Policer>,
     queue: Option<Queue>,
     reorder: Option<Share>,
     mtu: Option<Mtu>,
@@ -188,16 +190,16 @@ enum Setting {
 impl Defaults {
     fn shape(&self) -> Shape {
         let delay = self.delay.or(self.rtt.map(half));
-        let Defaults { rate, jitter, loss, queue, reorder, mtu, .. } = *self;
-        Shape { rate, delay, jitter, loss, queue, reorder, mtu, up: Some(true) }
+        let Defaults { rate, jitter, loss, policer, queue, reorder, mtu, .. } = *self;
+        Shape { rate, delay, jitter, loss, policer, queue, reorder, mtu, up: Some(true) }
     }
 }
 
 impl FileLink {
     fn shape(&self) -> Shape {
         let delay = self.delay.or(self.rtt.map(half));
-        let FileLink { rate, jitter, loss, queue, reorder, mtu, up, .. } = *self;
-        Shape { rate, delay, jitter, loss, queue, reorder, mtu, up }
+        let FileLink { rate, jitter, loss, policer, queue, reorder, mtu, up, .. } = *self;
+        Shape { rate, delay, jitter, loss, policer, queue, reorder, mtu, up }
     }
 }
 

@@ -12,6 +12,7 @@
 
 use super::loss::Runs;
 use super::params::{LinkParams, Queue};
+use super::policer::TokenBucket;
 use super::segment::Shape;
 use crate::sim::chance::Chance;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,9 @@ pub struct LinkCounters {
     pub bytes: u64,
     /// Packets lost at random.
     pub lost: u64,
+    /// Packets dropped because they exceeded the policer's rate and burst.
+    #[serde(default)]
+    pub policed: u64,
     /// Packets dropped because the queue was full.
     pub overflowed: u64,
     /// Packets dropped because the link was down or the wire's memory was exhausted.
@@ -84,6 +88,7 @@ pub struct Link<F> {
     chance: Chance,
     loss: Runs,
     reorder: Runs,
+    policer: Option<TokenBucket>,
     wander: Wander,
     line: VecDeque<Waiting<F>>,
     /// Reordered frames, by the time they arrive.
@@ -110,6 +115,7 @@ impl<F> Link<F> {
             chance,
             loss,
             reorder,
+            policer: None,
             wander: Wander::default(),
             line: VecDeque::new(),
             held: VecDeque::new(),
@@ -178,7 +184,8 @@ impl<F> Link<F> {
         let whole = shape.segments <= self.part
             && self.has_room(now, shape.total_bytes(), packets)
             && self.loss.is_clear(packets)
-            && self.reorder.is_clear(packets);
+            && self.reorder.is_clear(packets)
+            && self.conforms(now, shape.total_bytes());
         if whole {
             self.loss.skip(packets);
             self.reorder.skip(packets);
@@ -232,6 +239,10 @@ impl<F> Link<F> {
             self.counters.lost += 1;
             return Fate::Dropped;
         }
+        if !self.conforms(now, bytes) {
+            self.counters.policed += 1;
+            return Fate::Dropped;
+        }
         if !self.has_room(now, bytes, 1) {
             self.counters.overflowed += 1;
             return Fate::Dropped;
@@ -240,6 +251,11 @@ impl<F> Link<F> {
             true => Fate::Held,
             false => Fate::Passes,
         }
+    }
+
+    /// Whether the policer lets so many bytes pass; takes their tokens if so.
+    fn conforms(&mut self, now: u64, bytes: u64) -> bool {
+        self.policer.as_mut().is_none_or(|policer| policer.take(now, bytes))
     }
 
     // ---- the queue -----------------------------------------------------------------------------------------------
@@ -355,6 +371,9 @@ impl<F> Link<F> {
         self.wander.set(params.delay.as_nanos() as u64, params.jitter.as_nanos() as u64);
         self.loss = Runs::of_loss(params.loss, &mut self.chance);
         self.reorder = Runs::random(params.reorder, &mut self.chance);
+        if params.policer != self.policer.as_ref().map(TokenBucket::policer) {
+            self.policer = params.policer.map(TokenBucket::new);
+        }
     }
 
     /// Reschedules the queued frames at the new rate.
@@ -427,6 +446,7 @@ impl Wander {
 #[cfg(test)]
 mod tests {
     use super::super::params::Loss;
+    use super::super::policer::Policer;
     use super::*;
     use std::time::Duration;
 
@@ -566,6 +586,28 @@ mod tests {
             assert_eq!((counters.packets, counters.overflowed), (16, 28), "{queue:?}");
             assert_eq!(sender.packets(SECOND), (0..16).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_policer_drops_what_exceeds_it_and_delays_nothing() {
+        let policer = Some(Policer { rate: 500_000_000, burst: 128_000 });
+        let mut sender = Sender::new(LinkParams { policer, delay: ms(10), ..at_rate(2_000_000_000) });
+        // Frames as fast as the link carries them: a burst passes, then a quarter of the packets.
+        let every = full().total_bytes() * 4;
+        (0..1000).for_each(|turn| sender.offer(turn * every, full()));
+        let counters = sender.link.counters(1000 * every);
+        assert_eq!((counters.packets + counters.policed, counters.overflowed), (44_000, 0));
+        let allowed = (1000 * every / 16 + 128_000) / 1514;
+        assert!(counters.packets.abs_diff(allowed) < 50, "{} of {allowed}", counters.packets);
+        assert!(counters.queue_peak_bytes <= full().total_bytes(), "{counters:?}");
+        // The same at half of the contracted rate passes whole.
+        let before = counters.policed;
+        (1000..2000).for_each(|turn| sender.offer(turn * 8 * every, full()));
+        assert_eq!(sender.link.counters(16_000 * every).policed, before);
+        // Without a policer all passes again.
+        sender.link.set(16_000 * every, at_rate(2_000_000_000), drop);
+        (16_000..17_000).for_each(|turn| sender.offer(turn * every, full()));
+        assert_eq!(sender.link.counters(17_000 * every).policed, before);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The parameters of a directed link, with their limits.
 
+use super::policer::Policer;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ pub struct LinkParams {
     pub jitter: Duration,
     /// Packet loss.
     pub loss: Loss,
+    /// Policer before the queue.
+    #[serde(default)]
+    pub policer: Option<Policer>,
     /// Queue limit; `None` is rate x 2 x delay, at least 1 MB. Without a rate there is no queue.
     pub queue: Option<Queue>,
     /// Share of packets that are delayed so that later ones overtake them, 0 to 1.
@@ -61,6 +65,7 @@ impl Default for LinkParams {
             delay: zero,
             jitter: zero,
             loss: Loss::None,
+            policer: None,
             queue: None,
             reorder: 0.0,
             up: true,
@@ -98,6 +103,13 @@ impl LinkParams {
                 }
             }
         }
+        if let Some(policer) = self.policer
+            && (policer.rate < 1_000 || policer.burst == 0)
+        {
+            return Err(
+                "a policer has a rate of at least 1000 bit/s and a burst of at least one packet".into()
+            );
+        }
         match (self.rate, self.queue) {
             (Some(0..1_000), _) => Err("rate is at least 1000 bit/s; use down to cut a link".into()),
             (_, Some(Queue::Bytes(0) | Queue::Packets(0))) => {
@@ -133,6 +145,11 @@ mod tests {
         assert!(said(LinkParams { loss: Loss::Random(1.5), ..sane() }).contains("150"));
         assert!(
             said(LinkParams { loss: Loss::Bursty { share: 0.1, burst: 0.5 }, ..sane() }).contains("burst")
+        );
+        let policer = |rate, burst| LinkParams { policer: Some(Policer { rate, burst }), ..sane() };
+        assert_eq!(policer(1_000_000, 3000).check(), Ok(()));
+        assert!(
+            said(policer(1, 3000)).contains("policer") && said(policer(1_000_000, 0)).contains("policer")
         );
         assert!(said(LinkParams { rate: Some(0), ..sane() }).starts_with("rate"));
         assert!(said(LinkParams { queue: Some(Queue::Packets(0)), ..sane() }).contains("queue"));

@@ -13,7 +13,7 @@ use renkei_lab::control::{Request, Snapshot, ask};
 use renkei_lab::emulation;
 use renkei_lab::folder::LabFolder;
 use renkei_lab::pops::last_words;
-use renkei_lab::shape::{Delay, Loss, Mtu, Queue, Rate, Shape, Share};
+use renkei_lab::shape::{Delay, Loss, Mtu, Policer, Queue, Rate, Shape, Share};
 use renkei_lab::topology::{EngineChoice, Topology};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -158,6 +158,9 @@ struct Change {
     /// Packets lost, as 0.1% or '0.1% burst 8'
     #[arg(long, value_name = "SHARE")]
     loss: Option<Loss>,
+    /// Rate beyond which packets are dropped, as '500M burst 64KB', or none
+    #[arg(long, value_name = "POLICER")]
+    policer: Option<Policer>,
     /// Room before the link, as 256KB, 1000p or '0.5 BDP'
     #[arg(long, value_name = "SIZE")]
     queue: Option<Queue>,
@@ -177,9 +180,9 @@ struct Change {
 
 impl Change {
     fn shape(&self) -> Shape {
-        let Change { rate, delay, jitter, loss, queue, reorder, mtu, .. } = *self;
+        let Change { rate, delay, jitter, loss, policer, queue, reorder, mtu, .. } = *self;
         let up = (self.up || self.down).then_some(self.up);
-        Shape { rate, delay, jitter, loss, queue, reorder, mtu, up }
+        Shape { rate, delay, jitter, loss, policer, queue, reorder, mtu, up }
     }
 }
 

@@ -105,8 +105,8 @@ impl Report for Shown {
         let width = self.links.iter().map(|measured| measured.link.name.len()).max().unwrap_or(0).max(4);
         writeln!(
             out,
-            "\n{:<width$}  {:>10}  {:>10}  {:>12}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}",
-            "link", "rate", "delay", "now", "loss", "queue", "peak", "lost", "overflow", "dropped"
+            "\n{:<width$}  {:>10}  {:>10}  {:>12}  {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}  {:>8}",
+            "link", "rate", "delay", "now", "loss", "queue", "peak", "lost", "overflow", "policed", "dropped"
         )?;
         self.links.iter().try_for_each(|measured| writeln!(out, "{}", measured.line(width)))
     }
@@ -135,8 +135,8 @@ impl Measured {
         // Padded as text: the units' own formatting ignores widths.
         let (rate, delay, loss) = (rate.to_string(), delay.to_string(), loss.to_string());
         format!(
-            "{name:<width$}  {rate:>10}  {delay:>10}  {now:>12}  {loss:>10}  {queue:>8}  {peak:>8}  {:>8}  {:>8}  {:>8}",
-            counted.lost, counted.overflowed, counted.dropped
+            "{name:<width$}  {rate:>10}  {delay:>10}  {now:>12}  {loss:>10}  {queue:>8}  {peak:>8}  {:>8}  {:>8}  {:>8}  {:>8}",
+            counted.lost, counted.overflowed, counted.policed, counted.dropped
         )
     }
 }
@@ -165,13 +165,13 @@ impl Report for Changed {
 }
 
 fn settings(link: &LinkStatus) -> String {
-    let LinkStatus { name, up, rate, delay, jitter, loss, reorder, mtu, .. } = link;
+    let LinkStatus { name, up, rate, delay, jitter, loss, policer, reorder, mtu, .. } = link;
     if !up {
         return format!("{name}  down");
     }
     let queue = link.queue.as_ref().map_or_else(|| "default".into(), Queue::to_string);
     format!(
-        "{name}  rate {rate}  delay {delay}  jitter {jitter}  loss {loss}  queue {queue}  reorder {reorder}  mtu {mtu}"
+        "{name}  rate {rate}  delay {delay}  jitter {jitter}  loss {loss}  policer {policer}  queue {queue}  reorder {reorder}  mtu {mtu}"
     )
 }
 
