@@ -350,7 +350,8 @@ pub enum Request {
         /// The copy that site shall open.
         copy: OpenCopy,
     },
-    /// Since wire 4: the checksum of a file that was computed when its content came, without reading the file. Answer: `Checksum`.
+    /// Since wire 4: the checksum of a file that was computed when its content came, without reading the file. Answer:
+    /// `Checksum`.
     KnownChecksum {
         /// The file.
         place: Place,

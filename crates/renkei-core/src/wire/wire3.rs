@@ -49,7 +49,9 @@ impl Request {
     /// The oldest version of the wire that has this request.
     pub fn since(&self) -> WireVersion {
         match self {
-            Request::OpenCopy { .. } | Request::PushCopy { .. } => WireVersion::V4,
+            Request::OpenCopy { .. } | Request::PushCopy { .. } | Request::KnownChecksum { .. } => {
+                WireVersion::V4
+            }
             _ => WireVersion::V3,
         }
     }
@@ -57,7 +59,7 @@ impl Request {
     /// The request in the form of a version; it may be answered with `Found` in place of `Layout`.
     ///
     /// # Errors
-    /// `VersionMismatch` if that version takes several requests for it.
+    /// `VersionMismatch` if that version takes several requests for it, or has none.
     pub fn for_version(self, version: WireVersion) -> Result<Request, Error> {
         if self.since() <= version {
             return Ok(self);
@@ -73,9 +75,17 @@ impl Request {
                 let names: Vec<RelPath> = send.sources.iter().map(|source| source.to.clone()).collect();
                 Ok(Request::PushFound { send, to, open: copy.open_found(Some(&names))? })
             }
-            _ => Err(Error::new(Code::VersionMismatch, "ask", "peer", "it takes several requests of wire 3")),
+            Request::KnownChecksum { .. } => {
+                Err(lacks("it tells no remembered checksums, which need wire 4"))
+            }
+            _ => Err(lacks("it takes several requests of wire 3")),
         }
     }
+}
+
+/// The error of a request that a peer of wire 3 does not have.
+fn lacks(cause: &str) -> Error {
+    Error::new(Code::VersionMismatch, "ask", "peer", cause)
 }
 
 impl OpenCopy {
@@ -119,6 +129,7 @@ mod tests {
     use super::*;
     use crate::mover::layout::CopyForm;
     use crate::path::Place;
+    use crate::wire::message::Algorithm;
     use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
 
     fn place(text: &str) -> Place {
@@ -178,5 +189,8 @@ mod tests {
         assert_eq!(push.clone().for_version(WireVersion::V4), Ok(push.clone()));
         assert_eq!(older(push), Ok(Request::PushFound { send, to, open: open(Some(&[rel("run7")])) }));
         assert_eq!(older(Request::Whoami), Ok(Request::Whoami));
+        let known = Request::KnownChecksum { place: place("/data/a"), algorithm: Algorithm::Md5 };
+        assert_eq!(known.clone().for_version(WireVersion::V4), Ok(known.clone()));
+        assert_eq!(older(known).unwrap_err().code, Code::VersionMismatch);
     }
 }
