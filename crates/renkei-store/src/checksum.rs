@@ -3,7 +3,7 @@
 //! Remembered checksums are an extended attribute of the file with size, mtime, ctime and inode number at the time when
 //! it was set. They hold as long as the file has these: a write changes mtime, and a program that sets mtime back
 //! changes ctime, which none can set. Setting the attribute changes ctime, too, so a ctime that is later by no more
-//! than [`SETTING_NANOS`] is accepted. An mtime as late as the noted ctime is not: the kernel's clock has ticks, and a
+//! than `SETTING_NANOS` is accepted. An mtime as late as the noted ctime is not: the kernel's clock has ticks, and a
 //! write in the same tick would leave no trace. What is not seen is a program that writes and sets mtime back within
 //! that time of the setting. A rename, a new link or a chmod forgets the checksums, at worst.
 
