@@ -11,6 +11,7 @@
 //! `renkei-lab`. Non-goals: protocols, which are the doors'.
 
 pub mod access;
+mod admission;
 pub mod agent;
 pub mod buffer;
 pub mod context;
@@ -24,6 +25,7 @@ pub mod scope;
 pub mod snapshot;
 pub mod status;
 pub mod storage;
+mod submission;
 pub mod transfer;
 pub mod volume;
 mod volume_access;
@@ -33,6 +35,7 @@ pub mod workers;
 pub use context::{Context, Counters};
 
 use access::{Access, Caller, Proof};
+use buffer::api::BufferService;
 use evidence::Evidence;
 use peer::Peer;
 use renkei_config::Config;
@@ -47,7 +50,6 @@ use snapshot::Snapshot;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::SystemTime;
 use transfer::active::Transfers;
 use transfer::connection_pool::{InboundPool, OutboundPool};
 use transfer::tickets::{Grants, Tickets};
@@ -71,6 +73,7 @@ pub struct Site {
     pub(crate) conditions: status::conditions::Conditions,
     partners: Arc<partners::Partners>,
     pub(crate) queue: Arc<queue::Queue>,
+    buffer: Arc<BufferService>,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) relay: Arc<relay::Relay>,
     pub(crate) volumes: Arc<VolumeService>,
@@ -94,6 +97,8 @@ impl Site {
         let volumes = Arc::new(VolumeService::new(&context, &relay, &transfers));
         let weak: Weak<VolumeService> = Arc::downgrade(&volumes);
         remote.fill(weak);
+        let queue: Arc<queue::Queue> = Arc::default();
+        let buffer = Arc::new(BufferService::new(&context, queue.clone()));
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             tickets: Tickets::default(),
@@ -108,7 +113,8 @@ impl Site {
             arrivals: queue::drop_folders::Arrivals::default(),
             rule_states: queue::drop_folders::RuleStates::default(),
             conditions: status::conditions::Conditions::default(),
-            queue: Arc::default(),
+            queue,
+            buffer,
             locks: Arc::default(),
             console: status::console::Console::new(&context),
             rooms: status::free_space::FreeSpace::default(),
@@ -134,6 +140,11 @@ impl Site {
     /// The volumes.
     pub fn volumes(&self) -> &Arc<VolumeService> {
         &self.volumes
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &Arc<BufferService> {
+        &self.buffer
     }
 
     /// The sites that this one trusts.
@@ -166,20 +177,12 @@ impl Site {
         self.context.name()
     }
 
-    /// Authenticates the holder of some evidence.
+    /// Authenticates the holder of some evidence ([`Context::authenticate`]).
     ///
     /// # Errors
     /// Those of the evidence; `PopStopping` while the PoP restarts under another name.
     pub fn authenticate(&self, evidence: Evidence) -> Result<Proof, Error> {
-        let (snapshot, at) = (self.snapshot(), SystemTime::now());
-        if self.context.restarts() {
-            // Under the former name it would refuse permanently what the new one allows.
-            let cause = "a site was renamed, and the PoP starts again";
-            return Err(Error::new(Code::PopStopping, "authenticate", "", cause).at(snapshot.site.as_str()));
-        }
-        let (principal, scope) =
-            evidence.judge(&snapshot, at).map_err(|error| error.at(snapshot.site.as_str()))?;
-        Ok(Proof { principal, scope: scope.map(Arc::new), evidence, at })
+        self.context.authenticate(evidence)
     }
 
     /// The card of a trusted site, for a user of this site, who trusts the sites that it trusts.
@@ -196,22 +199,12 @@ impl Site {
         snapshot.trust.export(site).map(|card| card.to_text()).ok_or_else(unknown)
     }
 
-    /// Authorises a principal: its local account and permissions.
+    /// Authorises a principal ([`Context::authorise`]).
     ///
     /// # Errors
     /// `NotMapped`, `AccountUnknown`, `AccountNotServed`.
     pub fn authorise(&self, proof: &Proof) -> Result<Access, Error> {
-        let snapshot = self.snapshot();
-        let (side, principal) = (snapshot.site.clone(), &proof.principal);
-        let access = Access::new(proof, snapshot).map_err(|error| error.at(side.as_str()));
-        let transfer = proof.transfer();
-        match &access {
-            Ok(access) => {
-                tracing::info!(target: "audit", %principal, transfer, account = access.account.name, "authorised");
-            }
-            Err(error) => tracing::warn!(target: "audit", %principal, transfer, %error, "refused"),
-        }
-        access
+        self.context.authorise(proof)
     }
 
     /// Status of the PoP, limited to what `access` may see: its own transfers and circuits, the line of its own

@@ -4,7 +4,7 @@
 //! here, including requests added later and not named here. Requests with a place are checked against the scope's
 //! places where it is opened ([`super::access`]), because other PoPs may act in the principal's name.
 
-use super::Site;
+use super::Context;
 use super::access::Proof;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Right, Scope};
@@ -19,7 +19,7 @@ use renkei_net::identity::mounting;
 use renkei_net::identity::verify::verify_holder;
 use std::time::SystemTime;
 
-impl Site {
+impl Context {
     /// Checks whether the holder of this proof may make this request; its places are checked later.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Site {
     /// Issues a new certificate to the mount with this proof.
     ///
     /// # Errors
-    /// `MountNotGranted`; those of [`Site::authorise`].
+    /// `MountNotGranted`; those of [`Context::authorise`].
     pub fn renew_mount(&self, proof: &Proof, request: &str) -> Result<String, Error> {
         let principal = self.authorise(proof)?.principal;
         let facts = proof.facts()?;
@@ -70,7 +70,7 @@ impl Site {
     ///
     /// # Errors
     /// `OutOfScope` if that session is itself delegated, `NotAllowed` for users of other sites, and those of
-    /// [`Site::authorise`].
+    /// [`Context::authorise`].
     pub fn delegate(&self, proof: &Proof, scopes: &[Scope]) -> Result<Vec<Delegation>, Error> {
         if proof.scope.is_some() {
             let cause = "a delegated credential delegates nothing";

@@ -71,7 +71,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_giving_up(&site)?;
     spawn_notices(&site)?;
     spawn_rules(&site)?;
-    spawn_buffer(&site)?;
+    spawn_buffer(site.buffer())?;
     spawn_following(site.volumes())?;
     spawn_verifying(site.volumes())?;
     spawn_conditions(&site)?;
@@ -284,7 +284,7 @@ impl Local {
     /// The administrator sees the pieces of all owners.
     fn buffer(&self, peer: Peer) -> Result<Value, Error> {
         only_administrator(peer, "of the buffer")?;
-        Ok(told(&self.site.buffer_status(Caller::Administrator)?))
+        Ok(told(&self.site.buffer().buffer_status(Caller::Administrator)?))
     }
 
     /// Volumes as the administrator sees and changes them; other users see through the network those they may open.

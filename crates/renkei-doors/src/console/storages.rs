@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let page = Page::new(Tab::Storages, "Storages").part("rooms", "Room", table(site, visitor));
-    match site.buffer_status(visitor.caller()) {
+    match site.buffer().buffer_status(visitor.caller()) {
         Ok(buffer) => page.part("buffer", "Buffer", buffer_table(&buffer)).part(
             "pieces",
             "In the buffer",

@@ -62,7 +62,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     gauge("lines", "Lines between this PoP and others that are up", status.lines.len() as i64);
     let circuits = status.relayed.iter().map(|relayed| i64::from(relayed.circuits)).sum();
     gauge("circuits", "Connections passed on now", circuits);
-    if let Ok(buffer) = site.buffer_status(Caller::Administrator) {
+    if let Ok(buffer) = site.buffer().buffer_status(Caller::Administrator) {
         gauge("buffer_size_bytes", "Bytes that the buffer may hold", number(buffer.size));
         gauge("buffer_charged_bytes", "Bytes of the buffer that are reserved", number(buffer.charged));
         gauge("buffer_written_bytes", "Bytes in the buffer", number(buffer.written));

@@ -38,7 +38,7 @@ pub(super) fn handle(
     site: &Arc<Site>,
 ) -> Result<(), Error> {
     let proof = &peer.proof;
-    if let Err(refused) = site.admit(proof, &request) {
+    if let Err(refused) = site.context().admit(proof, &request) {
         return control.sender().send(&Control::Reply { id, reply: Err(refused) });
     }
     let outcome = match request {
@@ -70,7 +70,7 @@ pub(super) fn handle(
             site.relay().enlist(proof, &storage, &request).map(Reply::Enlisted).map(Outcome::Reply)
         }
         Request::RenewMount(request) => {
-            site.renew_mount(proof, &request).map(Reply::Enlisted).map(Outcome::Reply)
+            site.context().renew_mount(proof, &request).map(Reply::Enlisted).map(Outcome::Reply)
         }
         Request::Terms(storage) => site.relay().terms(proof, &storage).map(Reply::Terms).map(Outcome::Reply),
         Request::Term { storage, name, offset } => site
@@ -251,9 +251,9 @@ fn operate(
             Reply::Failures(site.failures(Caller::User(access), &id, after)?)
         }
         Request::Reserve { transfer, bytes, waits } => {
-            Reply::Room(site.reserve(access, transfer, bytes, waits)?)
+            Reply::Room(site.buffer().reserve(access, transfer, bytes, waits)?)
         }
-        Request::Buffer => Reply::Buffer(site.buffer_status(Caller::User(access))?),
+        Request::Buffer => Reply::Buffer(site.buffer().buffer_status(Caller::User(access))?),
         Request::Volume(about) => Reply::Volume(site.volumes().about_volume_for(access, about, stop)?),
         Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
         Request::Console => Reply::Console(site.console().issue_link(Caller::User(access))?),

@@ -12,15 +12,15 @@
 
 use super::digests::{Keeping, compare};
 use super::{Buffer, Filling, Reservation, UNFINISHED_MS, gone};
-use crate::Site;
+use crate::Context;
 use crate::access::{Access, Caller, Opened};
-use crate::queue::{With, now_ms, read_spec, refused};
+use crate::submission::{now_ms, read_spec, refused};
 use renkei_catalogue::{Row, hex_id};
 use renkei_core::buffer::{Answer, Held, STORAGE, split};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::queue::{Event, State};
+use renkei_core::queue::State;
 use renkei_core::wire::buffer::{BufferStatus, Buffered, Piece, Room, Stage, Standing, Waiter};
 use renkei_core::wire::message::{BATCH_ENTRIES, OpenSend, Source, TransferId};
 use renkei_core::wire::queue::Submission;
@@ -45,17 +45,44 @@ const DAY_MS: u64 = 24 * 3600 * 1000;
 /// The guard and the hooks of a transfer that is received into the buffer.
 type Custody = (Filling, Arc<dyn ReceiveHooks>);
 
+/// The queued transfers, as the buffer needs to know them; the queue is above it.
+pub(crate) trait QueuedTransfers: Send + Sync {
+    /// Whether transfers can be looked up already.
+    fn is_open(&self) -> bool;
+
+    /// The row of a transfer, if it was submitted.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    fn row(&self, id: &TransferId) -> Result<Option<Row>, Error>;
+
+    /// Whether an attempt of a transfer runs at this PoP.
+    fn runs(&self, id: &TransferId) -> bool;
+
+    /// Ends a transfer whose files are gone, unless it has ended already.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    fn lose(&self, id: &TransferId, error: Error) -> Result<(), Error>;
+}
+
+/// The buffer of a PoP and the transfers whose files are there.
+pub struct BufferService {
+    context: Arc<Context>,
+    queued: Arc<dyn QueuedTransfers>,
+}
+
 /// Starts the garbage collection thread of the buffer, which runs as long as the PoP lives.
-pub fn spawn_buffer(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_buffer(room: &Arc<BufferService>) -> Result<(), Error> {
     let looked_ms = AtomicU64::new(0);
-    site.context.spawn_every(site, "buffer", LOOK_EVERY, move |site| {
+    room.context.spawn_every(room, "buffer", LOOK_EVERY, move |room| {
         let now = now_ms();
         let all = now.saturating_sub(looked_ms.load(Ordering::Relaxed)) >= LOOK_AT_ALL_EVERY_MS;
-        let tended = site.tend_buffer(now, all);
+        let tended = room.tend_buffer(now, all);
         if all && !matches!(tended, Ok(false)) {
             looked_ms.store(now, Ordering::Relaxed);
         }
-        site.context.workers.note("buffer", tended.as_ref().err().cloned());
+        room.context.workers.note("buffer", tended.as_ref().err().cloned());
         if let Some(error) = tended.err().filter(|_| all) {
             tracing::error!(%error, "the buffer is not tended");
         }
@@ -114,18 +141,23 @@ impl Access {
     }
 }
 
-impl Site {
-    /// The PoP's buffer.
+impl BufferService {
+    /// The buffer of a PoP; its folder is opened when it is first needed.
+    pub(crate) fn new(context: &Arc<Context>, queued: Arc<dyn QueuedTransfers>) -> Self {
+        BufferService { context: context.clone(), queued }
+    }
+
+    /// The folder.
     ///
     /// # Errors
     /// `BufferMissing`.
     pub(crate) fn buffer(&self) -> Result<Arc<Buffer>, Error> {
-        self.last_snapshot().buffer()
+        self.context.last_snapshot().buffer()
     }
 
     /// Retention of files that wait to be forwarded, in milliseconds.
     pub(crate) fn keep_ms(&self) -> u64 {
-        self.last_snapshot().config.buffer.keep_days.saturating_mul(DAY_MS)
+        self.context.last_snapshot().config.buffer.keep_days.saturating_mul(DAY_MS)
     }
 
     /// Reserves space for a transfer that a user of this site will submit, or reports the shortage.
@@ -134,9 +166,9 @@ impl Site {
     /// `NotAllowed` for users of other sites, `BufferMissing`, `BufferTooSmall`, `BufferFull`, `SubmissionConflict`.
     pub fn reserve(&self, access: &Access, id: TransferId, bytes: u64, waits: bool) -> Result<Room, Error> {
         let owner = &access.principal;
-        self.is_own_user(owner)?;
-        let buffer = self.snapshot().buffer()?;
-        let standing = match self.queue.catalogue()?.load(&id)? {
+        self.context.is_own_user(owner)?;
+        let buffer = self.context.snapshot().buffer()?;
+        let standing = match self.queued.row(&id)? {
             Some(row) if row.owner == owner.to_string() && !row.course.state.is_end() => Standing::HandedIn,
             Some(_) => return Err(refused(Code::SubmissionConflict, &id, "")),
             None => self.ask_for_room(&buffer, access, id, bytes, waits)?,
@@ -187,15 +219,13 @@ impl Site {
         }
         let own = |place: &Place| split(place).is_some_and(|(other, path)| other == *id && !path.is_root());
         let all_own = submission.send.sources.iter().all(|source| own(&source.from));
-        if submission.from != self.name() || !all_own {
+        if submission.from != self.context.name() || !all_own {
             return Err(refused(Code::NotQueueable, id, "it sends what is not its own in the buffer"));
         }
         match self.buffer()?.seal(id, owner, now_ms() + UNFINISHED_MS) {
             Ok(_) => Ok(()),
             // A repeated submission, after it was done.
-            Err(error) if error.code == Code::BufferGone && self.queue.catalogue()?.load(id)?.is_some() => {
-                Ok(())
-            }
+            Err(error) if error.code == Code::BufferGone && self.queued.row(id)?.is_some() => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -222,30 +252,29 @@ impl Site {
         }
     }
 
-    /// Cancels an upload that was not submitted; whether there was one.
-    pub(crate) fn abandon_upload(&self, who: Option<&Principal>, id: &TransferId) -> Result<bool, Error> {
-        let Ok(buffer) = self.buffer() else { return Ok(false) };
-        match buffer.owner_of(id) {
-            Some(owner) if who.is_none_or(|who| *who == owner) => {
-                let cause = "it was cancelled before it was submitted";
-                self.transfers.stop_of(
-                    &hex_id(id),
-                    None,
-                    &Error::new(Code::Cancelled, "upload", hex_id(id), cause),
-                );
-                buffer.leave(id)?;
-                tracing::info!(target: "audit", transfer = hex_id(id), %owner, "upload cancelled");
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
+    /// Whether there is an upload that was not submitted, of this principal if one is given.
+    pub(crate) fn has_upload(&self, who: Option<&Principal>, id: &TransferId) -> bool {
+        let owner = self.buffer().ok().and_then(|buffer| buffer.owner_of(id));
+        owner.is_some_and(|owner| who.is_none_or(|who| *who == owner))
+    }
+
+    /// Removes an upload that was not submitted.
+    ///
+    /// # Errors
+    /// `BufferMissing`, and those of the file system.
+    pub(crate) fn abandon_upload(&self, id: &TransferId) -> Result<(), Error> {
+        let buffer = self.buffer()?;
+        let owner = buffer.owner_of(id).map(|owner| owner.to_string());
+        buffer.leave(id)?;
+        tracing::info!(target: "audit", transfer = hex_id(id), owner, "upload cancelled");
+        Ok(())
     }
 
     /// The part of a queued transfer that is in the buffer.
     pub(crate) fn buffered(&self, id: &TransferId) -> Option<Buffered> {
         let (held, kept) = self.buffer().ok()?.held_by(id).filter(|(held, _)| !held.leaving)?;
         let Held { written: bytes, until_ms, .. } = held;
-        Some(Buffered { site: self.name(), bytes, whole: kept.sealed, until_ms })
+        Some(Buffered { site: self.context.name(), bytes, whole: kept.sealed, until_ms })
     }
 
     /// The buffer as a user may see it, or as the administrator (`None`).
@@ -254,14 +283,14 @@ impl Site {
     /// `BufferMissing`.
     pub fn buffer_status(&self, caller: Caller<'_>) -> Result<BufferStatus, Error> {
         let who = caller.principal();
-        let buffer = self.snapshot().buffer()?;
+        let buffer = self.context.snapshot().buffer()?;
         let (limits, held) = (buffer.limits(), buffer.held());
         let seen = |owner: Option<&Principal>| who.is_none_or(|who| owner == Some(who));
         let owners = buffer.owners().into_iter().filter(|(owner, _)| seen(owner.as_ref()));
         let waiting = buffer.waiting().into_iter().filter(|waits| seen(Some(&waits.owner)));
         let pieces = held.iter().filter(|(held, _)| seen(held.owner.as_ref())).map(piece);
         Ok(BufferStatus {
-            site: self.name(),
+            site: self.context.name(),
             size: limits.capacity,
             quota: limits.quota,
             charged: held.iter().map(|(held, _)| held.reserved).sum(),
@@ -283,14 +312,14 @@ impl Site {
     /// Removes expired files and grants waiting requests; with `all`, every piece is checked. False if the
     /// catalogue is not open yet, so that no piece could be checked.
     fn tend_buffer(&self, now: u64, all: bool) -> Result<bool, Error> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let buffer = match snapshot.buffer() {
             Err(error) if error.code == Code::BufferMissing && snapshot.config.buffer.size_mib == 0 => {
                 return Ok(true);
             }
             buffer => buffer?,
         };
-        if self.queue.catalogue().is_err() {
+        if !self.queued.is_open() {
             return Ok(false);
         }
         for (held, _) in buffer.held() {
@@ -305,9 +334,9 @@ impl Site {
     /// Applies the state of its transfer to a piece.
     fn judge_piece(&self, buffer: &Buffer, held: &Held, now: u64) -> Result<(), Error> {
         // Before submission it expires after the last write.
-        let Some(row) = self.queue.catalogue()?.load(&held.id)? else { return Ok(()) };
+        let Some(row) = self.queued.row(&held.id)? else { return Ok(()) };
         let kept_until = row.submitted_ms.saturating_add(self.keep_ms());
-        let runs = self.queue.active().contains_key(&row.id);
+        let runs = self.queued.runs(&row.id);
         match row.course.state {
             State::Done | State::Cancelled if !runs => self.leave_buffer(&row),
             _ if runs => buffer.keep(&held.id, now + A_WHILE_MS),
@@ -322,11 +351,8 @@ impl Site {
     /// Ends a transfer whose files have expired.
     fn lose(&self, row: &Row) -> Result<(), Error> {
         let cause = "they waited for their destination too long and were removed";
-        let error = Error { cause: cause.into(), ..gone(&row.id) }.at(self.name().as_str());
-        match self.queue.happen(&row.id, &Event::Lost(error), &|_| Ok(()), &With::default()) {
-            Err(error) if error.code != Code::ChangeRefused => Err(error),
-            _ => Ok(()),
-        }
+        let error = Error { cause: cause.into(), ..gone(&row.id) }.at(self.context.name().as_str());
+        self.queued.lose(&row.id, error)
     }
 }
 
@@ -354,11 +380,13 @@ fn piece((held, kept): &(Held, Option<Reservation>)) -> Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Site;
+    use crate::queue::With;
     use crate::snapshot::tests::site;
     use renkei_catalogue::New;
     use renkei_config::Config;
     use renkei_core::buffer::source;
-    use renkei_core::queue::Change;
+    use renkei_core::queue::{Change, Event};
     use renkei_core::wire::encode;
     use renkei_core::wire::message::{Class, OpenFound, Source};
     use renkei_core::wire::queue::Terms;
@@ -376,7 +404,7 @@ mod tests {
         std::fs::write(home.config_file(), format!("{config}\n[buffer]\nsize_mib = 1\n")).unwrap();
         let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
         site.open_queue().unwrap();
-        let (buffer, account) = (site.buffer().unwrap(), Account::own().unwrap().name);
+        let (buffer, account) = (site.buffer().buffer().unwrap(), Account::own().unwrap().name);
         for id in ids {
             let until = now_ms() + UNFINISHED_MS;
             let wanted = Reservation::new(&alice(), &account, 100, now_ms(), until);
@@ -437,12 +465,12 @@ mod tests {
         let ids = [[1; 16], [2; 16]];
         let site = pop(dir.path(), &ids);
         ask(&site, &ids[1], Change::Pause);
-        let (start, held) = (now_ms(), || site.buffer().unwrap().held().len());
+        let (start, held) = (now_ms(), || site.buffer().buffer().unwrap().held().len());
         for day in 0..7 {
-            site.tend_buffer(start + day * DAY_MS, day % 2 == 0).unwrap();
+            site.buffer().tend_buffer(start + day * DAY_MS, day % 2 == 0).unwrap();
             assert_eq!((held(), state(&site, &ids[0]).0), (2, State::Queued), "day {day}");
         }
-        site.tend_buffer(start + 8 * DAY_MS, false).unwrap();
+        site.buffer().tend_buffer(start + 8 * DAY_MS, false).unwrap();
         for id in &ids {
             assert_eq!(state(&site, id), (State::Failed, Some(Code::BufferGone)));
         }
@@ -456,20 +484,19 @@ mod tests {
         let site = pop(dir.path(), &ids);
         // It was cancelled, and the PoP killed before the files were removed.
         ask(&site, &ids[0], Change::Cancel);
-        let buffer = site.buffer().unwrap();
+        let buffer = site.buffer().buffer().unwrap();
         let until = now_ms() + UNFINISHED_MS;
         let account = Account::own().unwrap().name;
         let wanted = Reservation::new(&alice(), &account, 10, now_ms(), until);
         buffer.reserve([3; 16], wanted, until).unwrap();
         let held = || buffer.held().iter().map(|(held, _)| held.id[0]).collect::<Vec<_>>();
-        site.tend_buffer(now_ms(), false).unwrap();
+        site.buffer().tend_buffer(now_ms(), false).unwrap();
         assert_eq!(held(), [1, 2, 3]);
-        site.tend_buffer(now_ms(), true).unwrap();
+        site.buffer().tend_buffer(now_ms(), true).unwrap();
         assert_eq!(held(), [2, 3]);
-        site.tend_buffer(now_ms() + 2 * DAY_MS, false).unwrap();
+        site.buffer().tend_buffer(now_ms() + 2 * DAY_MS, false).unwrap();
         assert_eq!(held(), [2]);
-        assert!(
-            site.abandon_upload(Some(&Principal::parse("bob@kek").unwrap()), &[2; 16]).is_ok_and(|any| !any)
-        );
+        let bob = Principal::parse("bob@kek").unwrap();
+        assert!(!site.buffer().has_upload(Some(&bob), &[2; 16]));
     }
 }

@@ -5,8 +5,8 @@
 //! the owner while the credential of the transfer is valid, else as the PoP of the owner's site. A destination that
 //! was not reached within a week has removed the files by itself.
 
-use super::{now_ms, read_spec};
 use crate::Site;
+use crate::submission::{now_ms, read_spec};
 use crate::transfer::cleanup::ABANDONED_AFTER;
 use renkei_catalogue::{Row, hex_id};
 use renkei_config::home::{make_private_dir, open_regular, write_file};
@@ -173,7 +173,7 @@ impl Site {
     fn tell_as_owner(&self, given: &Given) -> Option<Result<(), Error>> {
         let kept = lock(&self.giving_up.credentials).get(&given.transfer).cloned()?;
         let delegation = Delegation::from_bytes(&kept).ok()?;
-        self.check_delegation(&delegation).ok()?;
+        self.context.check_delegation(&delegation).ok()?;
         let snapshot = self.snapshot();
         let silence = snapshot.config.stall_timeout();
         let dialler =

@@ -6,11 +6,11 @@
 //! destination already. A transfer of a rule belongs to the owner of its files and runs with that account's rights,
 //! as if the owner had queued it.
 
-use super::{now_ms, read_spec};
 use crate::Site;
 use crate::access::{Access, Caller, Proof, account_name};
 use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
+use crate::submission::{now_ms, read_spec};
 use renkei_catalogue::{Listing, hex_id};
 use renkei_config::{Rule, Then, is_within};
 use renkei_core::entry::EntryKind;

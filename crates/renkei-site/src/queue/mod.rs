@@ -14,33 +14,29 @@ pub mod webhooks;
 
 use super::Site;
 use super::access::{Access, Caller};
+use super::buffer::api::QueuedTransfers;
 use super::queue::spill::spill_permits;
+use super::submission::{ambiguous, lane, now_ms, read_lane, read_spec, refused, short, unknown, write_spec};
 use renkei_catalogue::{Catalogue, Listing, New, Put, Row, Update, first_digits, hex_id, no_digits};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
-use renkei_core::mover::filter::Filter;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::queue::{Change, Event, Link, Load, Requested};
 use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, Found, TransferId};
 use renkei_core::wire::queue::{
     Listed, MAX_AFTER, MAX_LABEL_BYTES, MAX_ORIGIN_BYTES, Queued, Story, Submission, Terms,
 };
-use renkei_core::wire::{decode, encode, parts};
+use renkei_core::wire::{encode, parts};
 use renkei_mover::Stop;
 use renkei_mover::connect::slow_connect::CurrentAttempt;
 use renkei_mover::progress::Watch;
 use renkei_net::identity::delegation::Delegation;
-use renkei_net::unix_ms;
 use rustls::pki_types::CertificateDer;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
-/// Version of the encoded submission.
-const SPEC_VERSION: u8 = 1;
-/// Version of the encoded submission with a filter appended.
-const FILTERED_SPEC_VERSION: u8 = 2;
 /// Maximum sources of one transfer, the mover's own limit.
 const MAX_SOURCES: usize = 1024;
 /// Page size of a list.
@@ -180,6 +176,27 @@ impl Queue {
     }
 }
 
+impl QueuedTransfers for Queue {
+    fn is_open(&self) -> bool {
+        self.catalogue().is_ok()
+    }
+
+    fn row(&self, id: &TransferId) -> Result<Option<Row>, Error> {
+        self.catalogue()?.load(id)
+    }
+
+    fn runs(&self, id: &TransferId) -> bool {
+        self.active().contains_key(id)
+    }
+
+    fn lose(&self, id: &TransferId, error: Error) -> Result<(), Error> {
+        match self.happen(id, &Event::Lost(error), &|_| Ok(()), &With::default()) {
+            Err(error) if error.code != Code::ChangeRefused => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Columns written together with a course change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct With<'a> {
@@ -191,41 +208,6 @@ pub(super) struct With<'a> {
 /// Sets the transfer as the subject of an error of its course.
 fn about(error: Error, id: &TransferId) -> Error {
     Error { subject: short(id), ..error }
-}
-
-/// The short form of an id, for messages.
-fn short(id: &TransferId) -> String {
-    hex_id(id)[..8].to_owned()
-}
-
-/// The error for a prefix of several ids; it lists those given in full.
-pub(super) fn ambiguous(digits: &str, ids: impl Iterator<Item = String>) -> Error {
-    let ids: Vec<String> = ids.collect();
-    Error::new(Code::IdAmbiguous, "look up", digits, format!("it may be {}", ids.join(", ")))
-}
-
-fn unknown(id: &str) -> Error {
-    Error::new(Code::TransferUnknown, "look up", id, "")
-}
-
-pub(super) fn now_ms() -> u64 {
-    unix_ms(SystemTime::now())
-}
-
-/// Decodes the submission of a row.
-pub(super) fn read_spec(row: &Row) -> Result<Submission, Error> {
-    match row.spec.split_first() {
-        Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
-        Some((&FILTERED_SPEC_VERSION, rest)) => {
-            let (mut submission, filter): (Submission, Filter) = decode("catalogue", rest)?;
-            submission.set_filter(&filter);
-            Ok(submission)
-        }
-        _ => {
-            let cause = "it was submitted to another version of renkei";
-            Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
-        }
-    }
 }
 
 /// The write targets of a transfer: those of the `Found` its destination turned out to be, else of all its choices.
@@ -243,19 +225,6 @@ pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, 
         .collect()
 }
 
-/// The lane of a transfer: its owner and link.
-fn lane(owner: &str, submission: &Submission) -> String {
-    format!("{owner}\n{}\n{}", submission.from, submission.to)
-}
-
-/// Decodes the owner and the link of a lane.
-pub(super) fn read_lane(lane: &str) -> Option<(String, Link)> {
-    let mut parts = lane.split('\n');
-    let owner = parts.next()?.to_owned();
-    let (from, to) = (SiteName::parse(parts.next()?).ok()?, SiteName::parse(parts.next()?).ok()?);
-    Some((owner, Link { from, to }))
-}
-
 impl Site {
     /// Queues transfers for a user of this site; the result has one answer for each, in order.
     ///
@@ -263,17 +232,17 @@ impl Site {
     /// `NotAllowed` for users of other sites, `CatalogueFailed`.
     pub fn submit(&self, access: &Access, all: Vec<Submission>) -> Result<Vec<Result<(), Error>>, Error> {
         let owner = &access.principal;
-        self.is_own_user(owner)?;
+        self.context.is_own_user(owner)?;
         let catalogue = self.queue.catalogue()?;
         let (mut answers, mut good) = self.screen(&owner.to_string(), &all)?;
         good.retain(|(at, _, _)| {
-            let sealed = self.seal_sources(owner, &all[*at]);
+            let sealed = self.buffer.seal_sources(owner, &all[*at]);
             let is_sealed = sealed.is_ok();
             answers[*at] = sealed;
             is_sealed
         });
         let scopes: Vec<Scope> = good.iter().map(|(_, _, scope)| scope.clone()).collect();
-        for ((_, row, _), made) in good.iter_mut().zip(self.delegate(&access.proof, &scopes)?) {
+        for ((_, row, _), made) in good.iter_mut().zip(self.context.delegate(&access.proof, &scopes)?) {
             row.credential = made.to_bytes();
         }
         // Submissions that others of the batch depend on are inserted first.
@@ -282,7 +251,7 @@ impl Site {
         for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
             answers[*at] = answer(row, put);
         }
-        self.keep_sources(&all, &answers);
+        self.buffer.keep_sources(&all, &answers);
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
         tracing::info!(target: "audit", principal = %owner, accepted, refused = all.len() - accepted, "queued");
         self.queue.ring();
@@ -309,15 +278,6 @@ impl Site {
             answers.push(checked);
         }
         Ok((answers, good))
-    }
-
-    pub(super) fn is_own_user(&self, owner: &Principal) -> Result<(), Error> {
-        let own = self.name();
-        if owner.user_name().is_some() && *owner.site() == own {
-            return Ok(());
-        }
-        let cause = format!("the queue of {own} is for the users of {own}; yours is at {}", owner.site());
-        Err(Error::new(Code::NotAllowed, "use queue", owner, cause))
     }
 
     /// A page of the queue: a user's own transfers, or all for the administrator.
@@ -403,10 +363,21 @@ impl Site {
             self.queue.load().wake(&link);
         }
         self.stop_as_wished(&row);
-        self.leave_buffer(&row);
+        self.buffer.leave_buffer(&row);
         self.give_up(&row, credential);
         self.queue.ring();
         Ok(())
+    }
+
+    /// Cancels an upload that was not submitted; whether there was one.
+    fn abandon_upload(&self, who: Option<&Principal>, id: &TransferId) -> Result<bool, Error> {
+        if !self.buffer.has_upload(who, id) {
+            return Ok(false);
+        }
+        let cause = "it was cancelled before it was submitted";
+        let error = Error::new(Code::Cancelled, "upload", hex_id(id), cause);
+        self.transfers.stop_of(&hex_id(id), None, &error);
+        self.buffer.abandon_upload(id).map(|()| true)
     }
 
     /// Renews the credential of a transfer; a transfer that waited for it continues.
@@ -438,7 +409,7 @@ impl Site {
         let row = self.queue.catalogue()?.load(id)?;
         let row = row.filter(|row| row.owner == access.principal.to_string());
         let row = row.ok_or_else(|| unknown(&short(id)))?;
-        let made = self.delegate(&access.proof, &[self.scope(&read_spec(&row)?)?])?;
+        let made = self.context.delegate(&access.proof, &[self.scope(&read_spec(&row)?)?])?;
         Ok(made.first().map(Delegation::to_bytes).unwrap_or_default())
     }
 
@@ -501,7 +472,7 @@ impl Site {
             label: spec.terms.label,
             progress: active.map(|active| active.watch.look()).or(reached),
             summary: course.summary,
-            buffered: self.buffered(&row.id),
+            buffered: self.buffer.buffered(&row.id),
         })
     }
 }
@@ -520,18 +491,8 @@ fn answer(row: &New, put: Put) -> Result<(), Error> {
     }
 }
 
-/// The error of a refused submission.
-pub(super) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
-    Error::new(code, "submit", short(id), cause)
-}
-
 fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
     let (submitted_ms, terms) = (now_ms(), &submission.terms);
-    let filter = &submission.send.filter;
-    let spec = match filter.is_empty() {
-        true => [vec![SPEC_VERSION], encode(submission)].concat(),
-        false => [vec![FILTERED_SPEC_VERSION], encode(&(submission, filter))].concat(),
-    };
     New {
         id: submission.send.transfer,
         owner: owner.into(),
@@ -540,7 +501,7 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
         priority: terms.priority,
         submitted_ms,
         digest: digest(owner, submission),
-        spec,
+        spec: write_spec(submission),
         deadline_ms: terms.deadline_ms.unwrap_or(submitted_ms + deadline_days * DAY_MS),
         after: terms.after.clone(),
         credential: Vec::new(),

@@ -6,8 +6,9 @@
 //! catalogue records it as running; its end is stored before it is reported; transfers that ran when the PoP was
 //! killed are requeued at the next start.
 
-use super::{Active, With, now_ms, read_lane, read_spec, writes};
+use super::{Active, With, writes};
 use crate::Site;
+use crate::submission::{now_ms, read_lane, read_spec};
 use crate::transfer::push::no_choice;
 use renkei_catalogue::{Catalogue, Row, Update, hex_id};
 use renkei_config::home::{read_text, write_file};
@@ -346,7 +347,7 @@ impl Run<'_> {
     fn free_room(&self, credential: Option<Vec<u8>>) {
         if let Ok(Some(row)) = self.site.queue.catalogue().and_then(|catalogue| catalogue.load(&self.row.id))
         {
-            self.site.leave_buffer(&row);
+            self.site.buffer.leave_buffer(&row);
             self.site.give_up(&row, credential);
         }
     }
@@ -422,7 +423,7 @@ impl Run<'_> {
             Error::new(Code::DelegationExpired, "work for", &self.row.owner, cause)
         };
         let delegation = Delegation::from_bytes(&kept.ok_or_else(none)?)?;
-        self.site.check_delegation(&delegation)?;
+        self.site.context.check_delegation(&delegation)?;
         let _ = self.active.shown.set((delegation.credential.chain.clone(), SystemTime::now()));
         Ok(delegation)
     }

@@ -8,11 +8,11 @@
 //!
 //! Only plain copies are spilled. The differences that `sync` needs are known to the destination alone.
 
-use super::now_ms;
 use super::scheduler::Run;
 use crate::Site;
 use crate::access::account_name;
 use crate::buffer::Reservation;
+use crate::submission::now_ms;
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Permit, Principal, Right};
@@ -82,7 +82,7 @@ impl Run<'_> {
     fn out_of_buffer(&self, spec: &Submission) -> Option<Submission> {
         let home = self.site.name();
         let id = &spec.send.transfer;
-        let (held, kept) = self.site.buffer().ok()?.held_by(id)?;
+        let (held, kept) = self.site.buffer.buffer().ok()?.held_by(id)?;
         if spec.from == home || !kept.sealed || held.leaving {
             return None;
         }
@@ -100,7 +100,7 @@ impl Run<'_> {
         if !scope.covers(&home, &place(id), Need::Write) {
             return Ok(false);
         }
-        if self.site.buffer()?.held_by(id).is_some() {
+        if self.site.buffer.buffer()?.held_by(id).is_some() {
             // Hop one was begun before, and is resumed.
             return Ok(true);
         }
@@ -128,8 +128,8 @@ impl Run<'_> {
             return Err(waits(failed.error.clone()));
         }
         let owner = Principal::parse(&self.row.owner)?;
-        let keep_ms = self.site.keep_ms();
-        self.site.buffer()?.seal(&spec.send.transfer, &owner, now_ms().saturating_add(keep_ms))?;
+        let keep_ms = self.site.buffer.keep_ms();
+        self.site.buffer.buffer()?.seal(&spec.send.transfer, &owner, now_ms().saturating_add(keep_ms))?;
         tracing::info!("all of it is in the buffer");
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Run<'_> {
         let (owner, now) = (Principal::parse(&self.row.owner)?, now_ms());
         let snapshot = self.site.snapshot();
         let (account, _) = account_name(&owner, &snapshot)?;
-        let until = now.saturating_add(self.site.keep_ms());
+        let until = now.saturating_add(self.site.buffer.keep_ms());
         let wanted = Reservation::new(&owner, &account, bytes, now, until);
         let buffer = snapshot.buffer()?;
         let Answer::Waits(shortage) = buffer.reserve(spec.send.transfer, wanted, now + PATIENCE_MS)? else {

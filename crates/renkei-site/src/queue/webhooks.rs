@@ -4,9 +4,9 @@
 //! so each is delivered at least once, also after a restart, or given up after a day. Naming an address makes the PoP
 //! connect to it: only addresses that the administrator allows are accepted, at submission and again at delivery.
 
-use super::now_ms;
 use crate::Site;
 use crate::access::Caller;
+use crate::submission::now_ms;
 use renkei_catalogue::{Webhook, hex_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::webhook::{Address, next_try_ms};

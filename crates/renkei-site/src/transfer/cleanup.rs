@@ -155,7 +155,7 @@ fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
 
 /// Resolved below the buffer's own folder, which the accounts of transfers cannot enter.
 fn in_buffer(site: &Site, to: &Place) -> Result<Destination, Error> {
-    let store = Arc::new(LocalStore::open(site.buffer()?.folder(), Mode::ReadWrite)?);
+    let store = Arc::new(LocalStore::open(site.last_snapshot().buffer()?.folder(), Mode::ReadWrite)?);
     let (id, path) = split(to).unwrap_or_default();
     let files = RelPath::parse(format!("{}/{FILES}", hex(&id)).as_bytes())?;
     Ok(Destination { store, path: files.join(&path)?, account: Account::own()? })

@@ -8,7 +8,7 @@
 use super::cleanup::{ABANDONED_AFTER, drop_one};
 use crate::Site;
 use crate::access::{Access, Proof};
-use crate::queue::ambiguous;
+use crate::submission::ambiguous;
 use renkei_catalogue::{first_digits, no_digits};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;

@@ -1,0 +1,122 @@
+//! Submissions as the catalogue stores them, and the errors that name a transfer by its id.
+//!
+//! The queue and the buffer share them; the rows themselves are in `renkei_catalogue`.
+
+use renkei_catalogue::{Row, hex_id};
+use renkei_core::error::{Code, Error};
+use renkei_core::mover::filter::Filter;
+use renkei_core::path::SiteName;
+use renkei_core::queue::Link;
+use renkei_core::wire::message::TransferId;
+use renkei_core::wire::queue::Submission;
+use renkei_core::wire::{decode, encode};
+use renkei_net::unix_ms;
+use std::time::SystemTime;
+
+/// Version of the encoded submission.
+const SPEC_VERSION: u8 = 1;
+/// Version of the encoded submission with a filter appended.
+const FILTERED_SPEC_VERSION: u8 = 2;
+
+/// The short form of an id, for messages.
+pub(crate) fn short(id: &TransferId) -> String {
+    hex_id(id)[..8].to_owned()
+}
+
+/// The error for a prefix of several ids; it lists those given in full.
+pub(crate) fn ambiguous(digits: &str, ids: impl Iterator<Item = String>) -> Error {
+    let ids: Vec<String> = ids.collect();
+    Error::new(Code::IdAmbiguous, "look up", digits, format!("it may be {}", ids.join(", ")))
+}
+
+/// The error for an id that no transfer has.
+pub(crate) fn unknown(id: &str) -> Error {
+    Error::new(Code::TransferUnknown, "look up", id, "")
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    unix_ms(SystemTime::now())
+}
+
+/// Decodes the submission of a row.
+pub(crate) fn read_spec(row: &Row) -> Result<Submission, Error> {
+    match row.spec.split_first() {
+        Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
+        Some((&FILTERED_SPEC_VERSION, rest)) => {
+            let (mut submission, filter): (Submission, Filter) = decode("catalogue", rest)?;
+            submission.set_filter(&filter);
+            Ok(submission)
+        }
+        _ => {
+            let cause = "it was submitted to another version of renkei";
+            Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
+        }
+    }
+}
+
+/// Encodes a submission for a row.
+pub(crate) fn write_spec(submission: &Submission) -> Vec<u8> {
+    let filter = &submission.send.filter;
+    match filter.is_empty() {
+        true => [vec![SPEC_VERSION], encode(submission)].concat(),
+        false => [vec![FILTERED_SPEC_VERSION], encode(&(submission, filter))].concat(),
+    }
+}
+
+/// The lane of a transfer: its owner and link.
+pub(crate) fn lane(owner: &str, submission: &Submission) -> String {
+    format!("{owner}\n{}\n{}", submission.from, submission.to)
+}
+
+/// Decodes the owner and the link of a lane.
+pub(crate) fn read_lane(lane: &str) -> Option<(String, Link)> {
+    let mut parts = lane.split('\n');
+    let owner = parts.next()?.to_owned();
+    let (from, to) = (SiteName::parse(parts.next()?).ok()?, SiteName::parse(parts.next()?).ok()?);
+    Some((owner, Link { from, to }))
+}
+
+/// The error of a refused submission.
+pub(crate) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
+    Error::new(code, "submit", short(id), cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::path::{Place, RelPath};
+    use renkei_core::wire::message::{Class, OpenFound, OpenSend, Source};
+    use renkei_core::wire::queue::Terms;
+
+    fn submission() -> Submission {
+        let name = |name: &str| SiteName::parse(name).unwrap();
+        let place = || Place { storage: "data".into(), path: RelPath::root() };
+        let from = Source { from: place(), to: RelPath::root(), alone: false };
+        let open = OpenFound {
+            transfer: [7; 16],
+            job: 1,
+            to: place(),
+            class: Class::Normal,
+            choices: Vec::new(),
+            max_streams: 1,
+            rules: Vec::new(),
+        };
+        let send = OpenSend::plain([7; 16], vec![from]);
+        Submission { from: name("kek"), send, to: name("titech"), open, terms: Terms::default() }
+    }
+
+    #[test]
+    fn a_lane_names_owner_and_link() {
+        let (owner, link) = read_lane(&lane("alice@kek", &submission())).unwrap();
+        assert_eq!((&*owner, link.from.as_str(), link.to.as_str()), ("alice@kek", "kek", "titech"));
+        assert!(read_lane("alice@kek").is_none());
+    }
+
+    #[test]
+    fn ids_of_errors_are_short_and_ambiguous_ones_are_listed() {
+        assert_eq!(refused(Code::NotQueueable, &[7; 16], "").subject, "07070707");
+        let ids = ["07aa", "07bb"].map(str::to_owned).into_iter();
+        assert_eq!(ambiguous("07", ids).cause, "it may be 07aa, 07bb");
+    }
+}
