@@ -7,8 +7,8 @@
 //! nothing is trusted that the site's authority, known from the login, does not vouch for; a text is written in
 //! full or not at all. Non-goal: the reverse connection, which is handled as any other.
 
-use crate::Site;
 use crate::storage::identity as storage_identity;
+use crate::transfer::Transfers;
 use renkei_config::home::{Home, file_error, make_dir, make_private_dir, write_file};
 use renkei_config::{Config, DEFAULT_PORT, Relay, Route, Storage};
 use renkei_core::error::{Code, Error, Kind, Retry};
@@ -136,20 +136,20 @@ impl Export {
     }
 
     /// Starts the thread that keeps certificate and terms up to date as long as the process lives.
-    pub fn spawn(mut self, site: &Arc<Site>) -> Result<(), Error> {
-        let site = Arc::downgrade(site);
+    pub fn spawn(mut self, transfers: &Arc<Transfers>) -> Result<(), Error> {
+        let transfers = Arc::downgrade(transfers);
         let (mut session, mut pause, mut last) = (None, FIRST_PAUSE, None);
         let work = move || {
-            while let Some(site) = site.upgrade() {
+            while let Some(transfers) = transfers.upgrade() {
                 match self.look(&mut session) {
                     Ok(()) => (pause, last) = (LOOK_EVERY, None),
                     Err(error) => {
                         session = None;
-                        note_failure(&site, &error, &mut last);
+                        note_failure(&transfers, &error, &mut last);
                         pause = (2 * pause).clamp(FIRST_PAUSE, MAX_PAUSE);
                     }
                 }
-                drop(site);
+                drop(transfers);
                 std::thread::sleep(pause);
             }
         };
@@ -391,12 +391,12 @@ impl Export {
 }
 
 /// Logs a failure once, and stops all transfers if the site refuses this agent for good.
-fn note_failure(site: &Site, error: &Error, last: &mut Option<Error>) {
+fn note_failure(transfers: &Transfers, error: &Error, last: &mut Option<Error>) {
     if last.as_ref() != Some(error) {
         tracing::warn!(%error, "the PoP was not asked");
     }
     if is_final(error) && matches!(error.kind(), Kind::Permission | Kind::Identity) {
-        site.stop_transfers(error);
+        transfers.active.stop_all(error);
     }
     *last = Some(error.clone());
 }

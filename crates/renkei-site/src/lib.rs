@@ -37,22 +37,19 @@ pub use context::{Context, Counters};
 use access::{Access, Caller, Proof};
 use buffer::api::BufferService;
 use evidence::Evidence;
-use peer::Peer;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::{Status, TransferStatus};
-use renkei_net::control::ControlSender;
 use renkei_store::locks::LockTable;
 use snapshot::Snapshot;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
-use transfer::active::Transfers;
-use transfer::connection_pool::{InboundPool, OutboundPool};
-use transfer::tickets::{Grants, Tickets};
+use transfer::Transfers;
+use transfer::active::ActiveTransfers;
 use volume::VolumeService;
 use volume::site_leases::forget_writers;
 
@@ -61,14 +58,7 @@ pub struct Site {
     context: Arc<Context>,
     /// Open control sessions of each principal.
     pub sessions: Mutex<HashMap<Principal, usize>>,
-    /// Tickets of data streams and circuits.
-    pub tickets: Tickets,
-    pub(crate) grants: Grants,
-    pub(crate) dialled: transfer::push::Dialled,
     pub(crate) transfers: Arc<Transfers>,
-    pub(crate) kept_sessions: OutboundPool,
-    pub(crate) parking: InboundPool,
-    pub(crate) arrivals: queue::drop_folders::Arrivals,
     pub(crate) rule_states: queue::drop_folders::RuleStates,
     pub(crate) conditions: status::conditions::Conditions,
     partners: Arc<partners::Partners>,
@@ -93,24 +83,19 @@ impl Site {
         let context = Arc::new(Context::new(home, snapshot));
         let relay = Arc::new(relay::Relay::new(&context));
         let partners = Arc::new(partners::Partners::new(&context, &relay));
-        let transfers: Arc<Transfers> = Arc::default();
-        let volumes = Arc::new(VolumeService::new(&context, &relay, &transfers));
+        let active: Arc<ActiveTransfers> = Arc::default();
+        let transfers = Arc::new(Transfers::new(&context, &relay, &active));
+        let volumes = Arc::new(VolumeService::new(&context, &relay, &active));
         let weak: Weak<VolumeService> = Arc::downgrade(&volumes);
         remote.fill(weak);
         let queue: Arc<queue::Queue> = Arc::default();
         let buffer = Arc::new(BufferService::new(&context, queue.clone()));
         let site = Arc::new(Site {
             sessions: Mutex::default(),
-            tickets: Tickets::default(),
-            grants: Grants::default(),
-            dialled: transfer::push::Dialled::default(),
             relay,
             partners,
             transfers,
             volumes,
-            kept_sessions: OutboundPool::default(),
-            parking: InboundPool::default(),
-            arrivals: queue::drop_folders::Arrivals::default(),
             rule_states: queue::drop_folders::RuleStates::default(),
             conditions: status::conditions::Conditions::default(),
             queue,
@@ -140,6 +125,11 @@ impl Site {
     /// The volumes.
     pub fn volumes(&self) -> &Arc<VolumeService> {
         &self.volumes
+    }
+
+    /// The transfers.
+    pub fn transfers(&self) -> &Arc<Transfers> {
+        &self.transfers
     }
 
     /// The buffer.
@@ -218,22 +208,11 @@ impl Site {
             software: renkei_net::SOFTWARE.into(),
             uptime_s: self.context.started().elapsed().as_secs(),
             sessions: self.context.counters.sessions.load(Ordering::Relaxed) as u32,
-            transfers: self.transfers.list().into_iter().filter(visible).collect(),
+            transfers: self.transfers.active.list().into_iter().filter(visible).collect(),
             ..Status::default()
         };
         self.relay.add_status(caller, &mut status);
         status
-    }
-
-    /// The peer of a session; if it is a PoP, its data streams may be parked here between transfers.
-    pub fn peer(&self, proof: Proof, link: &Arc<ControlSender>) -> Peer {
-        let parked = self.parking.place(&proof, link);
-        Peer { proof, parked }
-    }
-
-    /// Closes the idle sessions that are parked for later transfers.
-    pub fn close_waiting(&self) {
-        self.parking.give_way(0);
     }
 
     /// Re-evaluates running transfers, sessions and circuits against a new configuration and ends those it forbids.
@@ -241,8 +220,6 @@ impl Site {
         self.transfers.judge(now);
         self.workspaces.judge(now);
         self.partners.distribute_revocations(now, self.queue.judge(now));
-        self.kept_sessions.look(now);
-        self.parking.look(now);
         forget_writers(now);
         self.relay.judge(now);
     }
@@ -259,11 +236,6 @@ impl Site {
         Ok(())
     }
 
-    /// Stops the active transfers.
-    pub(crate) fn stop_transfers(&self, error: &Error) {
-        self.transfers.stop_all(error);
-    }
-
     /// Stops all transfers; each can be resumed.
     pub fn stop_all(&self) {
         let error =
@@ -272,6 +244,5 @@ impl Site {
         self.stop_queue(&error);
         self.transfers.stop_all(&error);
         self.workspaces.stop_all(&error);
-        self.kept_sessions.close();
     }
 }

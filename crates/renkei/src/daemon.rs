@@ -63,7 +63,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     let socket = bind_socket(&site.home().socket())?;
     site.volumes().begin_after_restore()?;
     spawn_draft_sweep(&site)?;
-    spawn_cleanup(&site)?;
+    spawn_cleanup(site.context())?;
     spawn_watch(&site)?;
     spawn_renewal(site.context())?;
     spawn_partners(site.partners())?;
@@ -93,9 +93,9 @@ pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<End
     let config = Config::load(&home)?;
     let site = Site::open(home, config)?;
     spawn_draft_sweep(&site)?;
-    spawn_cleanup(&site)?;
+    spawn_cleanup(site.context())?;
     spawn_watch(&site)?;
-    export.spawn(&site)?;
+    export.spawn(site.transfers())?;
     serve_both(&site, &socket, &[], |site, _| on_ready(site))
 }
 
@@ -201,7 +201,7 @@ impl Handler for Local {
             }
             "unfinished" => {
                 only_administrator(peer, "of what is unfinished")?;
-                Ok(told(&self.site.all_unfinished(&field(request, "what")?)?))
+                Ok(told(&self.site.transfers().all_unfinished(&field(request, "what")?)?))
             }
             "released" => {
                 only_administrator(peer, "of the storages")?;
@@ -229,7 +229,7 @@ impl Local {
         only_administrator(peer, "transfers")?;
         let site = &self.site;
         Ok(match request["op"].as_str().unwrap_or_default() {
-            "transfers" => told(&site.transfers(Caller::Administrator, &field(request, "listed")?)?),
+            "transfers" => told(&site.list_queue(Caller::Administrator, &field(request, "listed")?)?),
             "transfer" => told(&site.transfer(Caller::Administrator, &field::<String>(request, "id")?)?),
             "failures" => told(&site.failures(
                 Caller::Administrator,

@@ -25,8 +25,8 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
 
 fn see_to(site: &Site, visitor: &Visitor, what: Wish) -> Result<UnfinishedReply, Error> {
     match visitor.caller().user() {
-        None => site.all_unfinished(&what),
-        Some(access) => site.unfinished(access, &AboutUnfinished { storage: None, what }),
+        None => site.transfers().all_unfinished(&what),
+        Some(access) => site.transfers().unfinished(access, &AboutUnfinished { storage: None, what }),
     }
 }
 

@@ -68,7 +68,7 @@ fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> 
                 Err(error) => return Err(refuse(&mut stream, error)),
             };
             let side = site.name();
-            match site.tickets.join(&join, stream) {
+            match site.transfers().tickets.join(&join, stream) {
                 Ok(()) => {
                     seat.prove();
                     Ok(())

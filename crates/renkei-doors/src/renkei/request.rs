@@ -42,9 +42,9 @@ pub(super) fn handle(
         return control.sender().send(&Control::Reply { id, reply: Err(refused) });
     }
     let outcome = match request {
-        Request::Redeem(grant) => site
-            .redeem(peer, &grant)
-            .and_then(|(access, open)| site.receive(&access, open, id, control).map(Outcome::Transferred)),
+        Request::Redeem(grant) => site.transfers().redeem(peer, &grant).and_then(|(access, open)| {
+            site.transfers().receive(&access, open, id, control).map(Outcome::Transferred)
+        }),
         Request::OpenCopy { copy, by: CopySender::PopFor(chain) } => {
             let by = CopySender::PopFor(Vec::new());
             let asked = Request::OpenCopy { copy: copy.clone(), by: by.clone() };
@@ -86,7 +86,7 @@ pub(super) fn handle(
                 .map(Outcome::Reply)
         }
         Request::Unfinished(about) if proof.principal.user_name().is_none() => {
-            site.give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
+            site.transfers().give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
         }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
@@ -111,7 +111,7 @@ fn access_for(
     request: &Request,
     site: &Arc<Site>,
 ) -> Result<Access, Error> {
-    let access = site.for_user(peer, chain)?;
+    let access = site.transfers().for_user(peer, chain)?;
     site.relay().expect_here(&access, request).map(|()| access)
 }
 
@@ -183,29 +183,37 @@ fn dispatch(
     site: &Arc<Site>,
 ) -> Result<Outcome, Error> {
     match request {
-        Request::OpenReceive(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
-        Request::OpenSend(open) => site.send(access, open, id, control).map(Outcome::Transferred),
+        Request::OpenReceive(open) => {
+            site.transfers().receive(access, open, id, control).map(Outcome::Transferred)
+        }
+        Request::OpenSend(open) => site.transfers().send(access, open, id, control).map(Outcome::Transferred),
         Request::OpenCopy { copy, by } => open_copy(id, &copy, by, access, control, site),
         Request::OpenFound(open) => wire3::open_found(id, &open, access, control, site),
         Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
         Request::Push { send, to, grant } => {
             let watch = Watch::with_failures().with_names(send.tell_names);
             let leave = Leave::Grant(grant);
-            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+            push(id, control, watch, |watch, stop| {
+                site.transfers().push(access, send, &to, leave, watch, stop)
+            })
         }
         Request::PushCopy { send, to, copy } => {
             let link = control.sender();
             let on_layout = |layout| drop(link.send(&Control::Layout(layout)));
             let leave = Leave::OwnUser { copy, on_layout: &on_layout };
             let watch = Watch::with_failures().with_names(send.tell_names);
-            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+            push(id, control, watch, |watch, stop| {
+                site.transfers().push(access, send, &to, leave, watch, stop)
+            })
         }
         Request::PushFound { send, to, open } => {
             let link = control.sender();
             let on_found = |found| drop(link.send(&Control::Found(found)));
             let leave = Leave::OwnUserOfWire3 { open, on_found: &on_found };
             let watch = Watch::with_failures().with_names(send.tell_names);
-            push(id, control, watch, |watch, stop| site.push(access, send, &to, leave, watch, stop))
+            push(id, control, watch, |watch, stop| {
+                site.transfers().push(access, send, &to, leave, watch, stop)
+            })
         }
         request => {
             let link = control.sender();
@@ -240,10 +248,10 @@ fn operate(
         Request::KnownChecksum { place, algorithm } => {
             Reply::Checksum(site.known_checksum(access, &place, algorithm)?)
         }
-        Request::Grant { open, peer } => Reply::Granted(site.grant(access, open, peer)?),
+        Request::Grant { open, peer } => Reply::Granted(site.transfers().grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
         Request::Ways(to) => Reply::Ways(site.partners().try_ways(&to)?),
-        Request::Transfers(listed) => Reply::Transfers(site.transfers(Caller::User(access), &listed)?),
+        Request::Transfers(listed) => Reply::Transfers(site.list_queue(Caller::User(access), &listed)?),
         Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Caller::User(access), &id)?)),
         Request::Renew(id) => done(site.renew_transfer(access, &id)?),
         Request::Change { id, change } => done(site.change_transfer(Caller::User(access), &id, change)?),
@@ -255,7 +263,7 @@ fn operate(
         }
         Request::Buffer => Reply::Buffer(site.buffer().buffer_status(Caller::User(access))?),
         Request::Volume(about) => Reply::Volume(site.volumes().about_volume_for(access, about, stop)?),
-        Request::Unfinished(about) => Reply::Unfinished(site.unfinished(access, &about)?),
+        Request::Unfinished(about) => Reply::Unfinished(site.transfers().unfinished(access, &about)?),
         Request::Console => Reply::Console(site.console().issue_link(Caller::User(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })
@@ -327,9 +335,11 @@ fn open_copy(
     link.send(&Control::Reply { id, reply: Ok(Reply::Layout(layout)) })?;
     match by {
         CopySender::Asker | CopySender::PopFor(_) => {
-            site.receive(access, open, id, control).map(Outcome::Transferred)
+            site.transfers().receive(access, open, id, control).map(Outcome::Transferred)
         }
-        CopySender::Site(peer) => Ok(Outcome::Reply(Reply::Granted(site.grant(access, open, peer)?))),
+        CopySender::Site(peer) => {
+            Ok(Outcome::Reply(Reply::Granted(site.transfers().grant(access, open, peer)?)))
+        }
     }
 }
 

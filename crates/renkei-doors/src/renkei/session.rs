@@ -69,7 +69,7 @@ pub(super) fn run(
         crl,
     }))?;
     tracing::info!(%peer, %principal, software = hello.software, wire = %version, "session opened");
-    let ended = serve(&site.peer(proof.clone(), &link), &chain, &mut control, site);
+    let ended = serve(&site.transfers().peer(proof.clone(), &link), &chain, &mut control, site);
     if let Err(error) = &ended
         && error.code != Code::ConnectionLost
     {
@@ -108,7 +108,7 @@ fn admit<'s>(
     let is_own = *principal.site() == site.name();
     if open > limit || own > share || (!is_own && of_site > all_of_site) {
         // A client that retries soon gets the places of idle sessions.
-        site.close_waiting();
+        site.transfers().close_waiting();
         let cause = format!(
             "at most {limit} sessions at a time, {all_of_site} of one other site and {share} of one principal"
         );

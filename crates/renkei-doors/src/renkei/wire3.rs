@@ -24,7 +24,7 @@ pub(super) fn open_found(
     let (found, receive) = alive(&link, |_| site.find(access, open))?;
     link.send(&Control::Reply { id, reply: Ok(Reply::Found(found)) })?;
     match receive {
-        Some(open) => site.receive(access, open, id, control).map(Outcome::Transferred),
+        Some(open) => site.transfers().receive(access, open, id, control).map(Outcome::Transferred),
         None => Ok(Outcome::Answered),
     }
 }

@@ -359,6 +359,11 @@ impl Buffer {
         self.lock().ledger.owners()
     }
 
+    /// The tree of a transfer, from the folder on.
+    pub(super) fn files_of(&self, id: &TransferId) -> Result<RelPath, Error> {
+        RelPath::parse(format!("{}/{FILES}", hex(id)).as_bytes())
+    }
+
     /// The folder of the buffer.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -9,7 +9,9 @@
 use super::remote_locks::RemoteLocks;
 use crate::access::Access;
 use crate::transfer::cleanup::clean_up_job;
-use crate::transfer::{Stop, Watch, offer_streams, running};
+use crate::transfer::jobs::running;
+use crate::transfer::tickets::offer_streams;
+use crate::transfer::{Stop, Watch};
 use crate::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
@@ -74,15 +76,16 @@ impl Site {
         let entry = running(access, open.id, "files", place, Class::Normal, (&watch, &stop));
         // A reconnecting session supersedes its predecessor, which may still seem alive here.
         let number = number_of(access, open);
-        let listed = self.transfers.enter(number, entry)?;
+        let listed = self.transfers.active.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
         let locker = self.locker(access, &open.place.storage, open.locks)?;
         let (local_files, job) = open_local_files(access, open, (number, &left), locker)?;
         let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
-        let waiting =
-            self.issue_streams(access, self.stream_count(access, open.max_streams, None, control))?;
+        let waiting = self
+            .transfers
+            .issue_streams(access, self.transfers.stream_count(access, open.max_streams, None, control))?;
         offer_streams(&waiting, (false, None), false, request, control)?;
         let streams = match waiting.gather(&stop, control.sender().socket()) {
             Ok(streams) => streams,
@@ -105,7 +108,7 @@ impl Site {
                 drop(journal);
                 match stop.stopped() {
                     // A session that lost its write permission leaves no drafts.
-                    Some(error) if error.code != Code::Cancelled => clean_up_job(self, number),
+                    Some(error) if error.code != Code::Cancelled => clean_up_job(&self.context, number),
                     _ => self.left_drafts.note(number),
                 }
             }
@@ -175,7 +178,7 @@ impl LeftDrafts {
 /// Starts the thread that removes abandoned drafts.
 pub fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
     site.context.spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
-        site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(site, number));
+        site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(&site.context, number));
     })
 }
 

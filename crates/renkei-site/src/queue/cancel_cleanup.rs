@@ -157,7 +157,7 @@ impl Site {
 
     fn tell_one(&self, given: &Given) -> Result<(), Error> {
         // A transfer that went through the buffer here has a journal here.
-        self.give_up_here(&given.transfer, &given.owner)?;
+        self.transfers.give_up_here(&given.transfer, &given.owner)?;
         if given.to == self.name() && self.last_snapshot().agent_of(&given.storage).is_none() {
             return Ok(());
         }

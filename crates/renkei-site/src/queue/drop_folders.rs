@@ -11,8 +11,9 @@ use crate::access::{Access, Caller, Proof, account_name};
 use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
 use crate::submission::{now_ms, read_spec};
+use crate::transfer::rule_arrivals::full_name;
 use renkei_catalogue::{Listing, hex_id};
-use renkei_config::{Rule, Then, is_within};
+use renkei_config::{Rule, Then};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_mover::{BACKGROUND_STREAMS, fresh_id};
@@ -22,14 +23,14 @@ use renkei_store::{Detail, Dir};
 
 use renkei_core::drop_folder::{DropFolderScan, Seen, is_unfinished};
 use renkei_core::identity::{MAX_SCOPE_BYTES, Principal};
-use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
+use renkei_core::path::{EndpointPath, Place, RelPath};
 use renkei_core::queue::State;
 use renkei_core::wire::message::{
     Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
 };
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Minimum interval between two scans of a folder.
@@ -50,35 +51,6 @@ const UNDER_WAY: usize = 64;
 const MOST_FILES: usize = 1_000_000;
 /// Data streams, as the command line asks for.
 const STREAMS: u16 = 64;
-
-/// Maximum rules one file may pass through.
-const MOST_RULES: usize = 16;
-/// Maximum folders remembered as destinations of other sites' rules.
-const MOST_ARRIVALS: usize = 1024;
-
-/// Folders here that rules forward into, each with the rules its files passed through (`site/rule`), since the PoP
-/// started.
-#[derive(Default)]
-pub(crate) struct Arrivals(Mutex<BTreeMap<Place, BTreeSet<String>>>);
-
-impl Arrivals {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, BTreeSet<String>>> {
-        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts")
-    }
-
-    fn note(&self, to: &Place, rules: &[String]) {
-        let mut all = self.lock();
-        if all.len() < MOST_ARRIVALS || all.contains_key(to) {
-            all.entry(to.clone()).or_default().extend(rules.iter().cloned());
-        }
-    }
-
-    /// The rules through which files arrived in a folder.
-    fn come_into(&self, folder: &Place) -> BTreeSet<String> {
-        let all = self.lock();
-        all.iter().filter(|(to, _)| is_within(to, folder)).flat_map(|(_, rules)| rules.clone()).collect()
-    }
-}
 
 /// The state of a rule.
 #[derive(Clone, Debug, Default)]
@@ -178,39 +150,7 @@ pub(crate) fn label(rule: &str) -> String {
     format!("rule {rule}")
 }
 
-/// The name of a rule for other sites.
-fn full_name(site: &SiteName, rule: &str) -> String {
-    format!("{site}/{rule}")
-}
-
 impl Site {
-    /// Records that files arrive in a folder through rules.
-    ///
-    /// # Errors
-    /// `RuleCycle` if one of them is a rule of this site that would forward them again, or if there are too many.
-    pub(crate) fn arrives_by_rules(
-        &self,
-        access: &Access,
-        to: &Place,
-        rules: &[String],
-    ) -> Result<(), Error> {
-        if rules.is_empty() {
-            return Ok(());
-        }
-        let own = &access.snapshot.config.rule;
-        let again = own.iter().find(|(name, rule)| {
-            let from = rule.from.place.as_ref();
-            rules.contains(&full_name(&access.snapshot.site, name))
-                && from.is_some_and(|from| is_within(to, from))
-        });
-        if again.is_some() || rules.len() > MOST_RULES {
-            let cause = format!("these files came through the rules {}", rules.join(", "));
-            return Err(Error::new(Code::RuleCycle, "receive", to, cause));
-        }
-        self.arrivals.note(to, rules);
-        Ok(())
-    }
-
     fn follow_rules(&self, all: &mut BTreeMap<String, Watched>) {
         let snapshot = self.last_snapshot();
         let rules = &snapshot.config.rule;
@@ -385,7 +325,7 @@ impl Site {
             if watched.sent.len() >= UNDER_WAY {
                 break;
             }
-            let mut rules = self.arrivals.come_into(watched.from());
+            let mut rules = self.transfers.arrivals.come_into(watched.from());
             rules.insert(full_name(&watched.rule.from.site, name));
             let submission = submission(name, &watched.rule, part, rules)?;
             let id = submission.send.transfer;

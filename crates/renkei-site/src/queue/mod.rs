@@ -281,7 +281,7 @@ impl Site {
     }
 
     /// A page of the queue: a user's own transfers, or all for the administrator.
-    pub fn transfers(&self, caller: Caller<'_>, listed: &Listed) -> Result<Vec<Queued>, Error> {
+    pub fn list_queue(&self, caller: Caller<'_>, listed: &Listed) -> Result<Vec<Queued>, Error> {
         let who = caller.principal();
         let owner = who.map(Principal::to_string);
         let listing =
@@ -376,7 +376,7 @@ impl Site {
         }
         let cause = "it was cancelled before it was submitted";
         let error = Error::new(Code::Cancelled, "upload", hex_id(id), cause);
-        self.transfers.stop_of(&hex_id(id), None, &error);
+        self.transfers.active.stop_of(&hex_id(id), None, &error);
         self.buffer.abandon_upload(id).map(|()| true)
     }
 
@@ -447,7 +447,7 @@ impl Site {
         let course = row.course.clone();
         let reached = row.reached.filter(|_| !course.state.is_end());
         let from = match spec.terms.origin.as_str() {
-            "" => super::transfer::places_at(&spec.from, &spec.send),
+            "" => super::transfer::jobs::places_at(&spec.from, &spec.send),
             origin => origin.to_owned(),
         };
         Ok(Queued {

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the threads of the checks, which run as long as the PoP lives.
 pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
-    site.context.spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.look())?;
+    site.context.spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.active.look())?;
     site.context.spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
     site.context.spawn_every(site, "web", LOOK_EVERY, |site| {
         let now = site.last_snapshot();
@@ -39,7 +39,7 @@ impl Site {
             .filter(|(_, root)| root.take_exchanged())
             .map(|(name, _)| name.as_str())
             .collect();
-        self.transfers.stop_in(|name| {
+        self.transfers.active.stop_in(|name| {
             let storage = now.volumes.get(name).map_or(name, |facts| facts.storage.as_str());
             now.trouble_of(name).or_else(|| exchanged.contains(&storage).then(|| was_exchanged(storage)))
         });

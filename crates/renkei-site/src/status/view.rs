@@ -113,9 +113,9 @@ impl Site {
             site: card.site.clone(),
             endpoints: card.endpoints.clone(),
             line: lines.iter().find(|line| line.site == card.site).cloned(),
-            kept: (self.kept_sessions.streams(&card.site), self.parking.streams(&card.site)),
+            kept: self.transfers.kept_streams(&card.site),
             rates: (rate(&running, &card.site, "send"), rate(&running, &card.site, "receive")),
-            way: self.transfers.way(&card.site),
+            way: self.transfers.active.way(&card.site),
             unreached: unreached.get(&card.site).map(|last| last.error.code),
         };
         seen.map(neighbour).collect()
@@ -123,7 +123,7 @@ impl Site {
 
     /// Active and past transfers, active ones first, each part newest first.
     pub fn runs(&self, visitor: &Visitor) -> Vec<Run> {
-        self.transfers.runs(|status: &TransferStatus| visitor.sees(&status.principal))
+        self.transfers.active.runs(|status: &TransferStatus| visitor.sees(&status.principal))
     }
 }
 

@@ -56,7 +56,7 @@ type Held = HashMap<u64, (u64, Running)>;
 
 /// The active transfers.
 #[derive(Default)]
-pub struct Transfers {
+pub struct ActiveTransfers {
     running: Mutex<Held>,
     changed: Condvar,
     next: Mutex<u64>,
@@ -64,7 +64,7 @@ pub struct Transfers {
 }
 
 /// A transfer's entry in the list, removed on drop.
-pub(crate) struct Listed<'a>(&'a Transfers, u64);
+pub(crate) struct Listed<'a>(&'a ActiveTransfers, u64);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
@@ -88,7 +88,7 @@ impl Listed<'_> {
     }
 }
 
-impl Transfers {
+impl ActiveTransfers {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// Enters and stays until stopped; returns the code of the error.
-    fn enter_and_stay(transfers: &Transfers) -> Code {
+    fn enter_and_stay(transfers: &ActiveTransfers) -> Code {
         let (stop, (end, ended)) = (Stop::default(), mpsc::channel());
         let _listed = match transfers.enter(7, run(&stop)) {
             Ok(listed) => listed,
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn what_is_refused_twice_is_stopped() {
         let dir = tempfile::tempdir().unwrap();
-        let (transfers, now) = (Transfers::default(), snapshot(dir.path()));
+        let (transfers, now) = (ActiveTransfers::default(), snapshot(dir.path()));
         let (good, bad, unlucky) = (Stop::default(), Stop::default(), Stop::default());
         let times = Arc::new(Mutex::new(0));
         let refuse = || Err(Error::new(Code::NotMapped, "map", "alice@kek", ""));
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_works_in_a_storage_that_is_gone_is_stopped_and_nothing_else() {
-        let transfers = Transfers::default();
+        let transfers = ActiveTransfers::default();
         let (here, gone, buffer) = (Stop::default(), Stop::default(), Stop::default());
         let of = |stop, storage: &str| Running { storages: vec![storage.into()], ..run(stop) };
         let _here = transfers.enter(1, of(&here, "data")).unwrap();
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn one_that_takes_long_to_stop_does_not_hold_up_the_others() {
-        let transfers = Transfers::default();
+        let transfers = ActiveTransfers::default();
         let (slow, quick) = (Stop::default(), Stop::default());
         let (hold, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_newest_run_takes_over_from_all_older_ones() {
-        let transfers = Transfers::default();
+        let transfers = ActiveTransfers::default();
         let start = Instant::now();
         std::thread::scope(|scope| {
             let runs: Vec<_> = (0..4).map(|_| scope.spawn(|| enter_and_stay(&transfers))).collect();

@@ -4,14 +4,12 @@
 //! Works as the account of the transfer, on names that carry its key alone, so it can touch nothing else. A journal
 //! that is in use is locked and skipped; one whose storage is missing waits for the next round.
 
-use crate::Site;
-use crate::buffer::FILES;
+use crate::Context;
 use renkei_config::home::{Home, open_regular};
 use renkei_core::buffer::{STORAGE, split};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, State};
 use renkei_core::path::{Place, RelPath};
-use renkei_mover::hex;
 use renkei_mover::journal::{Journal, leads_to};
 use renkei_net::identity::account::Account;
 use renkei_store::local::{AccessMode as Mode, LocalStore};
@@ -33,22 +31,22 @@ const EVERY: Duration = Duration::from_secs(86_400);
 const HEADER_BYTES: u64 = 128 << 10;
 
 /// Starts the clean-up thread, which runs now and once a day as long as the PoP lives.
-pub fn spawn_cleanup(site: &Arc<Site>) -> Result<(), Error> {
-    site.context.spawn_every(site, "cleanup", EVERY, |site| clean_up(site, SystemTime::now()))
+pub fn spawn_cleanup(context: &Arc<Context>) -> Result<(), Error> {
+    context.spawn_every(context, "cleanup", EVERY, |context| clean_up(context, SystemTime::now()))
 }
 
 /// Removes the leftovers of the job with this key, unless it is in use.
-pub(crate) fn clean_up_job(site: &Site, job: u64) {
-    let path = Journal::path_of(&site.home().journal_dir(), job);
-    match drop_one(site, &path) {
+pub(crate) fn clean_up_job(context: &Context, job: u64) {
+    let path = Journal::path_of(&context.home().journal_dir(), job);
+    match drop_one(context, &path) {
         Ok(removed) => tracing::info!(journal = %path.display(), ?removed, "an abandoned draft was found"),
         Err(error) => tracing::debug!(journal = %path.display(), %error, "it is kept for now"),
     }
 }
 
 /// Removes one journal of a PoP with its files, whatever its age; `None` if a transfer holds it.
-pub(crate) fn drop_one(site: &Site, path: &Path) -> Result<Option<u64>, Error> {
-    clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &|header| destination(site, header))
+pub(crate) fn drop_one(context: &Context, path: &Path) -> Result<Option<u64>, Error> {
+    clean_one(path, SystemTime::now() + 2 * ABANDONED_AFTER, &|header| destination(context, header))
 }
 
 /// The same for a journal of the command line of this account.
@@ -57,8 +55,8 @@ pub fn drop_own(path: &Path) -> Result<Option<u64>, Error> {
 }
 
 /// Removes the transfers that were abandoned at `now`.
-fn clean_up(site: &Site, now: SystemTime) {
-    clean_up_in(site.home(), now, &|header| destination(site, header));
+fn clean_up(context: &Context, now: SystemTime) {
+    clean_up_in(context.home(), now, &|header| destination(context, header));
 }
 
 /// Removes abandoned transfers of the command line of this account; for directories without a PoP.
@@ -143,22 +141,22 @@ fn local_destination(header: &Header) -> Result<Destination, Error> {
     Ok(Destination { store, path: RelPath::root(), account: Account::lookup(&header.account)? })
 }
 
-fn destination(site: &Site, header: &Header) -> Result<Destination, Error> {
+fn destination(context: &Context, header: &Header) -> Result<Destination, Error> {
     let Some(to) = &header.to else { return local_destination(header) };
     if to.storage == STORAGE {
-        return in_buffer(site, to);
+        return in_buffer(context, to);
     }
     let account = Account::lookup(&header.account)?;
-    let snapshot = site.snapshot();
+    let snapshot = context.snapshot();
     Ok(Destination { store: snapshot.store(&to.storage)?, path: to.path.clone(), account })
 }
 
 /// Resolved below the buffer's own folder, which the accounts of transfers cannot enter.
-fn in_buffer(site: &Site, to: &Place) -> Result<Destination, Error> {
-    let store = Arc::new(LocalStore::open(site.last_snapshot().buffer()?.folder(), Mode::ReadWrite)?);
+fn in_buffer(context: &Context, to: &Place) -> Result<Destination, Error> {
+    let buffer = context.last_snapshot().buffer()?;
+    let store = Arc::new(LocalStore::open(buffer.folder(), Mode::ReadWrite)?);
     let (id, path) = split(to).unwrap_or_default();
-    let files = RelPath::parse(format!("{}/{FILES}", hex(&id)).as_bytes())?;
-    Ok(Destination { store, path: files.join(&path)?, account: Account::own()? })
+    Ok(Destination { store, path: buffer.files_of(&id)?.join(&path)?, account: Account::own()? })
 }
 
 /// Removes the temporary files of `job` below a directory. Symbolic links are not followed.

@@ -7,8 +7,8 @@
 use super::active::Listed;
 use super::connection_pool::PooledSession;
 use super::history::Trace;
-use super::{Stop, Watch, note_end, places, running, send_job, storages};
-use crate::Site;
+use super::jobs::{note_end, places, running, send_job, storages};
+use super::{Stop, Transfers, Watch};
 use crate::access::Access;
 use crate::evidence::Evidence;
 use crate::peer::Peer;
@@ -27,15 +27,8 @@ use renkei_mover::hex;
 use renkei_mover::reuse::ReusableSession;
 use renkei_mover::send::{SendJob, send};
 use rustls::pki_types::CertificateDer;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
-
-/// Maximum data streams dialled before the other site has accepted the grant, by one push, by pushes of one
-/// principal, and by all: no client can have this PoP dial without limit by presenting invalid grants.
-const AHEAD_OF_PUSH: usize = 16;
-const AHEAD_OF_ONE: usize = 32;
-const AHEAD_OF_ALL: usize = 64;
 
 /// The permission to send to the other site.
 pub enum Leave<'a> {
@@ -65,44 +58,6 @@ fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
         Principal::User { .. } | Principal::Agent { .. } => "only a PoP may act for others".into(),
     };
     Err(Error::new(Code::NotAllowed, "speak for", user, cause))
-}
-
-/// Data streams dialled by pushes whose grant is not accepted yet, by principal.
-#[derive(Default)]
-pub(crate) struct Dialled(Mutex<HashMap<Principal, usize>>);
-
-/// The streams that one push may dial ahead; returned on drop.
-struct Share<'a> {
-    all: &'a Dialled,
-    principal: Principal,
-    count: u16,
-}
-
-impl Dialled {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// As many as wanted and available, possibly none.
-    fn take(&self, principal: &Principal, wanted: u16) -> Share<'_> {
-        let mut dialled = self.lock();
-        let left = AHEAD_OF_ALL.saturating_sub(dialled.values().sum());
-        let own = dialled.entry(principal.clone()).or_default();
-        let most = AHEAD_OF_PUSH.min(left).min(AHEAD_OF_ONE.saturating_sub(*own));
-        let count = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
-        *own += usize::from(count);
-        Share { all: self, principal: principal.clone(), count }
-    }
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        let mut dialled = self.all.lock();
-        if let Some(own) = dialled.get_mut(&self.principal) {
-            *own -= usize::from(self.count);
-        }
-        dialled.retain(|_, own| *own > 0);
-    }
 }
 
 /// A push whose session is being opened.
@@ -167,7 +122,7 @@ pub(crate) fn no_choice(found: Found) -> Error {
     Error::new(Code::UsageInvalid, "push", "destination", cause)
 }
 
-impl Site {
+impl Transfers {
     /// Pushes to another site; the progress goes to `watch`.
     pub fn push(
         &self,
@@ -186,7 +141,7 @@ impl Site {
             "client" => Error { side: access.site().into(), ..error },
             _ => error.at(access.site()),
         });
-        note_end(&self.context, &self.transfers, &id, "send", &result);
+        note_end(&self.context, &self.active, &id, "send", &result);
         result
     }
 
@@ -206,7 +161,7 @@ impl Site {
             Arc::new(move |now| judge(now).and_then(|()| now.trust.endpoints(&to).map(drop)))
         };
         entry.trace = Trace::begin(Some(to.clone()));
-        let listed = self.transfers.enter(self.transfers.fresh_key(), entry)?;
+        let listed = self.active.enter(self.active.fresh_key(), entry)?;
         let job = send_job(access, open, false)?;
         let opening = Opening { request: leave.request(|| access.chain()), job, leave: &leave };
         self.push_in_a_session(access, to, open.max_streams, opening, &listed, (watch, stop))
@@ -221,7 +176,7 @@ impl Site {
         listed: &Listed<'_>,
         (watch, stop): (&Watch, &Stop),
     ) -> Result<Summary, Error> {
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let dialler = self.relay.dialler(&snapshot)?;
         let found = self.ask_on_kept(to, &snapshot, &mut opening, access)?;
         let (mut kept, opened) = match found {
@@ -302,9 +257,9 @@ impl Site {
     /// Authorises a user for whom the PoP of the user's site makes a request, as if the user had connected.
     pub fn for_user(&self, peer: &Peer, chain: Vec<Vec<u8>>) -> Result<Access, Error> {
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
-        let user = self.authenticate(Evidence::Chain(chain.into()))?;
+        let user = self.context.authenticate(Evidence::Chain(chain.into()))?;
         may_speak_for(&peer.proof.principal, &user.principal)?;
-        let access = Access { via: Some(peer.clone()), ..self.authorise(&user)? };
+        let access = Access { via: Some(peer.clone()), ..self.context.authorise(&user)? };
         let (principal, transfer) = (&user.principal, user.transfer());
         tracing::info!(target: "audit", %principal, transfer, via = %peer.proof.principal, "asked for");
         Ok(access)
@@ -332,21 +287,5 @@ mod tests {
         {
             assert_eq!(may_speak_for(peer, user).unwrap_err().code, Code::NotAllowed, "{peer} for {user}");
         }
-    }
-
-    #[test]
-    fn pushes_dial_so_many_streams_ahead_and_no_more() {
-        let dialled = Dialled::default();
-        let [alice, bob, carol] =
-            ["alice@kek", "bob@kek", "carol@kek"].map(|name| Principal::parse(name).unwrap());
-        let of = |principal, wanted| dialled.take(principal, wanted);
-        let mut own = vec![of(&alice, 64), of(&alice, 10), of(&alice, 64), of(&alice, 64)];
-        assert_eq!(own.iter().map(|share| share.count).collect::<Vec<_>>(), [16, 10, 6, 0]);
-        let others = [of(&bob, 64), of(&bob, 64)];
-        assert_eq!((others[1].count, of(&carol, 64).count), (16, 0));
-        own.remove(1);
-        assert_eq!(of(&carol, 64).count, 10);
-        drop((own, others));
-        assert!(dialled.lock().is_empty());
     }
 }

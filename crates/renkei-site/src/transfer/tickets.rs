@@ -1,14 +1,15 @@
 //! Secrets that associate connections: tickets for data streams of a session, grants for pushes by other sites.
 
-use super::{STREAM_BYTES, Stop};
+use super::Stop;
 use crate::access::{Access, one_share};
 use crate::relay::agents::{Mark, put_mark};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::wire::data::{Join, Ticket};
-use renkei_core::wire::message::OpenReceive;
+use renkei_core::wire::message::{Control, Onto, OpenReceive, Opened, Reply};
 use renkei_mover::receive::Allowance;
+use renkei_net::control::ControlReceiver;
 use renkei_net::socket;
 use renkei_net::tls::TlsStream;
 use std::collections::HashMap;
@@ -17,6 +18,9 @@ use std::sync::mpsc::{self, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// Maximum buffers of one data stream: at a receiver ciphertext in and out (0.6 MiB), the largest entry (2 MiB) and
+/// a block (1 MiB); a sender has less.
+pub(super) const STREAM_BYTES: u64 = 4 << 20;
 /// Timeout of a session for its data streams.
 const JOIN_WITHIN: Duration = Duration::from_secs(60);
 /// Interval at which a waiting session checks for a stop or a disconnected client.
@@ -32,6 +36,20 @@ pub fn random_ticket() -> Result<Ticket, Error> {
     aws_lc_rs::rand::fill(&mut ticket)
         .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;
     Ok(ticket)
+}
+
+/// Answers `request` with the ticket.
+pub(crate) fn offer_streams(
+    waiting: &Waiting<'_>,
+    (offers, onto): (bool, Option<Onto>),
+    kept: bool,
+    request: u64,
+    control: &ControlReceiver,
+) -> Result<(), Error> {
+    let opened = Opened { ticket: waiting.ticket, streams: waiting.streams, offers, kept, onto };
+    control.sender().send(&Control::Reply { id: request, reply: Ok(Reply::Opened(opened)) })?;
+    tracing::info!(streams = waiting.streams, offers, kept, "opened");
+    Ok(())
 }
 
 /// Issued tickets: sessions that wait for their data streams or use them.

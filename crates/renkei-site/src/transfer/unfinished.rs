@@ -5,8 +5,8 @@
 //! it, or by the PoP of the owner's site, which acts for its users. An active transfer is not removed: it is
 //! stopped first.
 
+use super::Transfers;
 use super::cleanup::{ABANDONED_AFTER, drop_one};
-use crate::Site;
 use crate::access::{Access, Proof};
 use crate::submission::ambiguous;
 use renkei_catalogue::{first_digits, no_digits};
@@ -42,7 +42,7 @@ impl Left {
     }
 }
 
-impl Site {
+impl Transfers {
     /// Lists a user's unfinished transfers here, or removes them.
     ///
     /// # Errors
@@ -56,13 +56,13 @@ impl Site {
         answer.map_err(|error| error.at(access.site()))
     }
 
-    /// [`Site::unfinished`] for the administrator, for all owners.
+    /// [`Transfers::unfinished`] for the administrator, for all owners.
     pub fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
         let answer = match what {
             Wish::GiveUp { transfer, owner } => self.give_up_here(transfer, owner),
             what => self.see_to_unfinished(None, what),
         };
-        answer.map_err(|error| error.at(self.name().as_str()))
+        answer.map_err(|error| error.at(self.context.name().as_str()))
     }
 
     /// Removes a cancelled transfer at the request of the PoP of its owner's site.
@@ -87,8 +87,8 @@ impl Site {
     pub(crate) fn give_up_here(&self, transfer: &TransferId, owner: &str) -> Result<UnfinishedReply, Error> {
         let id = hex(transfer);
         let error = Error::new(Code::Cancelled, "receive", &id, "cancelled by its owner");
-        self.transfers.stop_of(&id, Some(owner), &error);
-        let all = left(&self.home().journal_dir(), false)?;
+        self.active.stop_of(&id, Some(owner), &error);
+        let all = left(&self.context.home().journal_dir(), false)?;
         let is_meant = |left: &Left| {
             left.brief.transfer == Some(*transfer) && left.brief.owner.as_deref() == Some(owner)
         };
@@ -103,7 +103,7 @@ impl Site {
     fn drop_when_let_go(&self, path: &Path) -> Result<u64, Error> {
         let deadline = Instant::now() + LET_GO_WITHIN;
         loop {
-            match drop_one(self, path) {
+            match drop_one(&self.context, path) {
                 Ok(Some(removed)) => return Ok(removed),
                 Ok(None) if Instant::now() > deadline => {
                     let cause = "its receiver does not end";
@@ -118,7 +118,7 @@ impl Site {
     }
 
     fn see_to_unfinished(&self, owner: Option<&str>, what: &Wish) -> Result<UnfinishedReply, Error> {
-        let mut all = left(&self.home().journal_dir(), false)?;
+        let mut all = left(&self.context.home().journal_dir(), false)?;
         // A journal that names no owner is left to the administrator.
         all.retain(|left| owner.is_none_or(|owner| left.brief.owner.as_deref() == Some(owner)));
         let Wish::Drop(named) = what else {
@@ -131,7 +131,7 @@ impl Site {
         chosen.truncate(BATCH_ENTRIES);
         let mut listed = Vec::new();
         for Left { path, told, .. } in chosen {
-            match drop_one(self, &path)? {
+            match drop_one(&self.context, &path)? {
                 Some(removed) => {
                     let (id, owner, by) = (&told.id, &told.owner, owner.unwrap_or("the administrator"));
                     tracing::info!(target: "audit", id, owner, by, removed, "dropped");

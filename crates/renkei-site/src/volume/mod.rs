@@ -17,7 +17,7 @@ pub(crate) mod verdict;
 
 use crate::Context;
 use crate::relay::Relay;
-use crate::transfer::active::Transfers;
+use crate::transfer::active::ActiveTransfers;
 use follower::{log_tailing::Following, restored_home::Strays};
 use home::{backfill::Backfill, log_truncation::Confirmed, placement::PlacementState};
 use replica::{read_through::ReadThrough, reconcile::ReplicaReconciler, scrub::Scrubber};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 pub struct VolumeService {
     context: Arc<Context>,
     relay: Arc<Relay>,
-    transfers: Arc<Transfers>,
+    transfers: Arc<ActiveTransfers>,
     read_through: Arc<ReadThrough>,
     pub(crate) following: Following,
     collecting: Backfill,
@@ -44,7 +44,7 @@ pub struct VolumeService {
 
 impl VolumeService {
     /// The volumes of a PoP, before any work on them.
-    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<Transfers>) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<ActiveTransfers>) -> Self {
         VolumeService {
             context: context.clone(),
             relay: relay.clone(),

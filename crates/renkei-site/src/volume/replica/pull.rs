@@ -7,9 +7,10 @@
 use super::source_selection::Tried;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
+use crate::transfer::Watch;
 use crate::transfer::active::Running;
 use crate::transfer::history::Trace;
-use crate::transfer::{Watch, note_end, open_journal, running};
+use crate::transfer::jobs::{note_end, open_journal, running};
 use crate::volume::VolumeService;
 use crate::volume::replica::service::Copy;
 use crate::volume::request::ask;

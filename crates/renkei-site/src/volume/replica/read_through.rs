@@ -7,7 +7,7 @@
 use super::source_selection::{Failing, is_of_the_way};
 use crate::Context;
 use crate::relay::Relay;
-use crate::transfer::active::Transfers;
+use crate::transfer::active::ActiveTransfers;
 use crate::volume::VolumeService;
 use crate::volume_content::{RemoteContent, Wish};
 use renkei_catalogue::{VolumeId, VolumeTree};
@@ -36,7 +36,7 @@ pub(crate) struct ReadThrough {
     pub(super) context: Arc<Context>,
     relay: Arc<Relay>,
     /// Running and ended transfers, which show how good the paths are.
-    pub(super) transfers: Arc<Transfers>,
+    pub(super) transfers: Arc<ActiveTransfers>,
     open: Mutex<HashMap<(String, SiteName), Arc<Slot>>>,
     failing: Failing,
 }
@@ -50,7 +50,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ReadThrough {
     /// A pool without sessions.
-    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<Transfers>) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, transfers: &Arc<ActiveTransfers>) -> Self {
         ReadThrough {
             context: context.clone(),
             relay: relay.clone(),
