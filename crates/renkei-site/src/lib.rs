@@ -37,6 +37,9 @@ pub use context::{Context, Counters};
 use access::{Access, Caller, Proof};
 use buffer::api::BufferService;
 use evidence::Evidence;
+use queue::Queue;
+use queue::drop_folders::DropFolders;
+use queue::state::QueueState;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
@@ -59,10 +62,10 @@ pub struct Site {
     /// Open control sessions of each principal.
     pub sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) transfers: Arc<Transfers>,
-    pub(crate) rule_states: queue::drop_folders::RuleStates,
     pub(crate) conditions: status::conditions::Conditions,
     partners: Arc<partners::Partners>,
-    pub(crate) queue: Arc<queue::Queue>,
+    queue: Arc<Queue>,
+    drop_folders: Arc<DropFolders>,
     buffer: Arc<BufferService>,
     pub(crate) locks: Arc<LockTable>,
     pub(crate) relay: Arc<relay::Relay>,
@@ -72,7 +75,6 @@ pub struct Site {
     pub(crate) lending: files::file_sessions::FdPassing,
     pub(crate) left_drafts: files::file_sessions::LeftDrafts,
     pub(crate) workspaces: files::workspaces::Workspaces,
-    giving_up: queue::cancel_cleanup::CancelCleanup,
 }
 
 impl Site {
@@ -88,17 +90,19 @@ impl Site {
         let volumes = Arc::new(VolumeService::new(&context, &relay, &active));
         let weak: Weak<VolumeService> = Arc::downgrade(&volumes);
         remote.fill(weak);
-        let queue: Arc<queue::Queue> = Arc::default();
-        let buffer = Arc::new(BufferService::new(&context, queue.clone()));
+        let state: Arc<QueueState> = Arc::default();
+        let buffer = Arc::new(BufferService::new(&context, state.clone()));
+        let queue = Arc::new(Queue::new(&context, &relay, &partners, &transfers, &buffer, &state));
+        let drop_folders = Arc::new(DropFolders::new(&context, &transfers, &queue));
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             relay,
             partners,
             transfers,
             volumes,
-            rule_states: queue::drop_folders::RuleStates::default(),
             conditions: status::conditions::Conditions::default(),
             queue,
+            drop_folders,
             buffer,
             locks: Arc::default(),
             console: status::console::Console::new(&context),
@@ -106,7 +110,6 @@ impl Site {
             lending: files::file_sessions::FdPassing::default(),
             left_drafts: files::file_sessions::LeftDrafts::default(),
             workspaces: files::workspaces::Workspaces::default(),
-            giving_up: queue::cancel_cleanup::CancelCleanup::default(),
             context,
         });
         Ok(site)
@@ -130,6 +133,16 @@ impl Site {
     /// The transfers.
     pub fn transfers(&self) -> &Arc<Transfers> {
         &self.transfers
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// The drop folders.
+    pub fn drop_folders(&self) -> &Arc<DropFolders> {
+        &self.drop_folders
     }
 
     /// The buffer.
@@ -219,7 +232,7 @@ impl Site {
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
         self.workspaces.judge(now);
-        self.partners.distribute_revocations(now, self.queue.judge(now));
+        self.partners.distribute_revocations(now, self.queue.state.judge(now));
         forget_writers(now);
         self.relay.judge(now);
     }
@@ -241,7 +254,7 @@ impl Site {
         let error =
             Error::new(Code::PopStopping, "shut down", self.name(), "a restart or shutdown was asked for");
         let error = error.at(self.name().as_str());
-        self.stop_queue(&error);
+        self.queue.stop(&error);
         self.transfers.stop_all(&error);
         self.workspaces.stop_all(&error);
     }

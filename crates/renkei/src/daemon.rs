@@ -67,10 +67,10 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_watch(&site)?;
     spawn_renewal(site.context())?;
     spawn_partners(site.partners())?;
-    spawn_queue(&site)?;
-    spawn_giving_up(&site)?;
-    spawn_notices(&site)?;
-    spawn_rules(&site)?;
+    spawn_queue(site.queue())?;
+    spawn_giving_up(site.queue().cancel_cleanup())?;
+    spawn_notices(site.queue())?;
+    spawn_rules(site.drop_folders())?;
     spawn_buffer(site.buffer())?;
     spawn_following(site.volumes())?;
     spawn_verifying(site.volumes())?;
@@ -229,14 +229,16 @@ impl Local {
         only_administrator(peer, "transfers")?;
         let site = &self.site;
         Ok(match request["op"].as_str().unwrap_or_default() {
-            "transfers" => told(&site.list_queue(Caller::Administrator, &field(request, "listed")?)?),
-            "transfer" => told(&site.transfer(Caller::Administrator, &field::<String>(request, "id")?)?),
-            "failures" => told(&site.failures(
+            "transfers" => told(&site.queue().list(Caller::Administrator, &field(request, "listed")?)?),
+            "transfer" => {
+                told(&site.queue().transfer(Caller::Administrator, &field::<String>(request, "id")?)?)
+            }
+            "failures" => told(&site.queue().failures(
                 Caller::Administrator,
                 &field(request, "id")?,
                 field(request, "after")?,
             )?),
-            _ => told(&site.change_transfer(
+            _ => told(&site.queue().change_transfer(
                 Caller::Administrator,
                 &field(request, "id")?,
                 field(request, "change")?,

@@ -114,7 +114,7 @@ pub(super) fn at(ms: u64) -> SystemTime {
 
 /// Makes the page of one transfer, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, id: &str) -> Option<Page> {
-    let story = site.transfer(visitor.caller(), id).ok()?;
+    let story = site.queue().transfer(visitor.caller(), id).ok()?;
     let transfer = &story.transfer;
     let page = Page::new(Tab::Transfers, format!("Queued transfer {}", &hex(&transfer.id)[..8]))
         .part("stands", "State", stands(&story))
@@ -246,9 +246,9 @@ fn end(attempt: &Attempt, transfer: &Queued) -> Html {
 /// # Errors
 /// `TransferUnknown`, also for an unknown change; `ChangeRefused` if it does not fit the state any more.
 pub(super) fn change(site: &Site, visitor: &Visitor, id: &str, wanted: &str) -> Result<(), Error> {
-    let transfer = site.transfer(visitor.caller(), id)?.transfer;
+    let transfer = site.queue().transfer(visitor.caller(), id)?.transfer;
     let button = BUTTONS.iter().find(|(_, name, ..)| *name == wanted);
     let unknown = || Error::new(Code::TransferUnknown, "change", wanted, "no such change");
     let (change, ..) = button.ok_or_else(unknown)?;
-    site.change_transfer(visitor.caller(), &transfer.id, *change)
+    site.queue().change_transfer(visitor.caller(), &transfer.id, *change)
 }

@@ -249,14 +249,16 @@ fn operate(
             Reply::Checksum(site.known_checksum(access, &place, algorithm)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.transfers().grant(access, open, peer)?),
-        Request::Submit(all) => Reply::Submitted(site.submit(access, all)?),
+        Request::Submit(all) => Reply::Submitted(site.queue().submit(access, all)?),
         Request::Ways(to) => Reply::Ways(site.partners().try_ways(&to)?),
-        Request::Transfers(listed) => Reply::Transfers(site.list_queue(Caller::User(access), &listed)?),
-        Request::Transfer(id) => Reply::Transfer(Box::new(site.transfer(Caller::User(access), &id)?)),
-        Request::Renew(id) => done(site.renew_transfer(access, &id)?),
-        Request::Change { id, change } => done(site.change_transfer(Caller::User(access), &id, change)?),
+        Request::Transfers(listed) => Reply::Transfers(site.queue().list(Caller::User(access), &listed)?),
+        Request::Transfer(id) => Reply::Transfer(Box::new(site.queue().transfer(Caller::User(access), &id)?)),
+        Request::Renew(id) => done(site.queue().renew_transfer(access, &id)?),
+        Request::Change { id, change } => {
+            done(site.queue().change_transfer(Caller::User(access), &id, change)?)
+        }
         Request::Failures { id, after } => {
-            Reply::Failures(site.failures(Caller::User(access), &id, after)?)
+            Reply::Failures(site.queue().failures(Caller::User(access), &id, after)?)
         }
         Request::Reserve { transfer, bytes, waits } => {
             Reply::Room(site.buffer().reserve(access, transfer, bytes, waits)?)

@@ -381,7 +381,7 @@ fn piece((held, kept): &(Held, Option<Reservation>)) -> Piece {
 mod tests {
     use super::*;
     use crate::Site;
-    use crate::queue::With;
+    use crate::queue::state::With;
     use crate::snapshot::tests::site;
     use renkei_catalogue::New;
     use renkei_config::Config;
@@ -403,7 +403,7 @@ mod tests {
         let config = std::fs::read_to_string(home.config_file()).unwrap();
         std::fs::write(home.config_file(), format!("{config}\n[buffer]\nsize_mib = 1\n")).unwrap();
         let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
-        site.open_queue().unwrap();
+        site.queue().open_queue().unwrap();
         let (buffer, account) = (site.buffer().buffer().unwrap(), Account::own().unwrap().name);
         for id in ids {
             let until = now_ms() + UNFINISHED_MS;
@@ -412,7 +412,7 @@ mod tests {
             let files = buffer.folder().join(hex_id(id)).join("files");
             std::fs::write(files.join("0"), [7; 60]).unwrap();
             buffer.seal(id, &alice(), until).unwrap();
-            site.queue.catalogue().unwrap().submit(&[row(id)]).unwrap();
+            site.queue().state.catalogue().unwrap().submit(&[row(id)]).unwrap();
         }
         site
     }
@@ -450,13 +450,13 @@ mod tests {
     }
 
     fn state(site: &Site, id: &TransferId) -> (State, Option<Code>) {
-        let course = site.queue.catalogue().unwrap().load(id).unwrap().unwrap().course;
+        let course = site.queue().state.catalogue().unwrap().load(id).unwrap().unwrap().course;
         (course.state, course.reason.map(|error| error.code))
     }
 
     fn ask(site: &Site, id: &TransferId, change: Change) {
         let event = Event::Asked { change, deadline_ms: 0 };
-        site.queue.happen(id, &event, &|_| Ok(()), &With::default()).unwrap();
+        site.queue().state.happen(id, &event, &|_| Ok(()), &With::default()).unwrap();
     }
 
     #[test]

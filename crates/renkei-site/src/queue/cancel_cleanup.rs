@@ -5,8 +5,11 @@
 //! the owner while the credential of the transfer is valid, else as the PoP of the owner's site. A destination that
 //! was not reached within a week has removed the files by itself.
 
-use crate::Site;
+use super::state::QueueState;
+use crate::Context;
+use crate::relay::Relay;
 use crate::submission::{now_ms, read_spec};
+use crate::transfer::Transfers;
 use crate::transfer::cleanup::ABANDONED_AFTER;
 use renkei_catalogue::{Row, hex_id};
 use renkei_config::home::{make_private_dir, open_regular, write_file};
@@ -43,9 +46,12 @@ struct Given {
     since_ms: u64,
 }
 
-/// State of the clean-up thread.
-#[derive(Default)]
-pub(crate) struct CancelCleanup {
+/// The clean-up of cancelled transfers.
+pub struct CancelCleanup {
+    context: Arc<Context>,
+    relay: Arc<Relay>,
+    transfers: Arc<Transfers>,
+    queue: Arc<QueueState>,
     /// Credentials of transfers cancelled since the start; they are kept in memory only.
     credentials: Mutex<HashMap<TransferId, Vec<u8>>>,
     bell: Mutex<bool>,
@@ -57,6 +63,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CancelCleanup {
+    /// Nothing to clean up but what the notes of the last run say.
+    pub(super) fn new(
+        context: &Arc<Context>,
+        relay: &Arc<Relay>,
+        transfers: &Arc<Transfers>,
+        queue: &Arc<QueueState>,
+    ) -> Self {
+        CancelCleanup {
+            context: context.clone(),
+            relay: relay.clone(),
+            transfers: transfers.clone(),
+            queue: queue.clone(),
+            credentials: Mutex::default(),
+            bell: Mutex::default(),
+            rung: Condvar::new(),
+        }
+    }
+
     fn ring(&self) {
         *lock(&self.bell) = true;
         self.rung.notify_all();
@@ -66,37 +90,20 @@ impl CancelCleanup {
         let waited = self.rung.wait_timeout_while(lock(&self.bell), AGAIN_EVERY, |rung| !*rung);
         *waited.expect("no thread panics while it holds the lock: a panic aborts").0 = false;
     }
-}
 
-/// Starts the clean-up thread, which runs as long as the PoP lives.
-pub fn spawn_giving_up(site: &Arc<Site>) -> Result<(), Error> {
-    let weak = Arc::downgrade(site);
-    let work = move || {
-        while let Some(site) = weak.upgrade() {
-            let turn = site.context.workers.begin("given-up");
-            site.tell_given_up();
-            drop(turn);
-            site.giving_up.wait();
-        }
-    };
-    let thread = std::thread::Builder::new().name("given-up".into()).spawn(work);
-    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "given-up", error))
-}
-
-impl Site {
     /// Starts the clean-up of a cancelled transfer; `credential` is its owner's delegation.
     pub(crate) fn give_up(&self, row: &Row, credential: Option<Vec<u8>>) {
         if row.course.state != State::Cancelled || row.course.attempts == 0 {
             return;
         }
         if let Some(credential) = credential {
-            lock(&self.giving_up.credentials).insert(row.id, credential);
+            lock(&self.credentials).insert(row.id, credential);
         }
         if let Err(error) = self.note_given_up(row) {
             let transfer = hex_id(&row.id);
             tracing::warn!(transfer, %error, "partial data is kept for a week");
         }
-        self.giving_up.ring();
+        self.ring();
     }
 
     fn note_given_up(&self, row: &Row) -> Result<(), Error> {
@@ -109,7 +116,7 @@ impl Site {
             since_ms: now_ms(),
         };
         let folder = self.given_up_folder();
-        make_private_dir(self.home().state_dir())?;
+        make_private_dir(self.context.home().state_dir())?;
         make_private_dir(&folder)?;
         let bytes = [&[VERSION][..], &encode(&given)].concat();
         write_file(&folder.join(hex_id(&row.id)), &bytes, 0o600)
@@ -122,7 +129,7 @@ impl Site {
     }
 
     fn given_up_folder(&self) -> PathBuf {
-        self.home().state_dir().join("given-up")
+        self.context.home().state_dir().join("given-up")
     }
 
     /// Tells the destinations, the newest cancellation first: a site that does not answer must not delay the others
@@ -148,7 +155,7 @@ impl Site {
                     tracing::warn!(transfer, to = %given.to, %error, "cancelled; partial data is kept for a week");
                 }
             }
-            lock(&self.giving_up.credentials).remove(&given.transfer);
+            lock(&self.credentials).remove(&given.transfer);
             if let Err(error) = std::fs::remove_file(&path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a note");
             }
@@ -158,23 +165,24 @@ impl Site {
     fn tell_one(&self, given: &Given) -> Result<(), Error> {
         // A transfer that went through the buffer here has a journal here.
         self.transfers.give_up_here(&given.transfer, &given.owner)?;
-        if given.to == self.name() && self.last_snapshot().agent_of(&given.storage).is_none() {
+        if given.to == self.context.name() && self.context.last_snapshot().agent_of(&given.storage).is_none()
+        {
             return Ok(());
         }
         match self.tell_as_owner(given) {
             Some(Ok(())) => Ok(()),
             // An agent serves only its users.
             Some(Err(error)) if error.retry() == Retry::Later => Err(error),
-            _ => ask(&self.relay.dialler(&self.snapshot())?, given, None),
+            _ => ask(&self.relay.dialler(&self.context.snapshot())?, given, None),
         }
     }
 
     /// Tells the destination in the name of the owner; `None` if the credential is gone or invalid.
     fn tell_as_owner(&self, given: &Given) -> Option<Result<(), Error>> {
-        let kept = lock(&self.giving_up.credentials).get(&given.transfer).cloned()?;
+        let kept = lock(&self.credentials).get(&given.transfer).cloned()?;
         let delegation = Delegation::from_bytes(&kept).ok()?;
         self.context.check_delegation(&delegation).ok()?;
-        let snapshot = self.snapshot();
+        let snapshot = self.context.snapshot();
         let silence = snapshot.config.stall_timeout();
         let dialler =
             Dialler::new(&delegation.credential, snapshot.trust.clone(), silence).and_then(|dialler| {
@@ -182,6 +190,21 @@ impl Site {
             });
         Some(dialler.and_then(|dialler| ask(&dialler, given, Some(given.storage.clone()))))
     }
+}
+
+/// Starts the clean-up thread, which runs as long as the PoP lives.
+pub fn spawn_giving_up(cleanup: &Arc<CancelCleanup>) -> Result<(), Error> {
+    let weak = Arc::downgrade(cleanup);
+    let work = move || {
+        while let Some(cleanup) = weak.upgrade() {
+            let turn = cleanup.context.workers.begin("given-up");
+            cleanup.tell_given_up();
+            drop(turn);
+            cleanup.wait();
+        }
+    };
+    let thread = std::thread::Builder::new().name("given-up".into()).spawn(work);
+    thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "given-up", error))
 }
 
 fn ask(dialler: &Dialler, given: &Given, storage: Option<String>) -> Result<(), Error> {

@@ -6,11 +6,13 @@
 //! destination already. A transfer of a rule belongs to the owner of its files and runs with that account's rights,
 //! as if the owner had queued it.
 
-use crate::Site;
+use super::Queue;
+use crate::Context;
 use crate::access::{Access, Caller, Proof, account_name};
 use crate::evidence::Evidence;
 use crate::snapshot::Snapshot;
 use crate::submission::{now_ms, read_spec};
+use crate::transfer::Transfers;
 use crate::transfer::rule_arrivals::full_name;
 use renkei_catalogue::{Listing, hex_id};
 use renkei_config::{Rule, Then};
@@ -30,7 +32,7 @@ use renkei_core::wire::message::{
 };
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Minimum interval between two scans of a folder.
@@ -67,26 +69,20 @@ pub struct RuleState {
     pub trouble: Option<Error>,
 }
 
-/// The states of the rules, by name.
-#[derive(Default)]
-pub(crate) struct RuleStates(Mutex<BTreeMap<String, RuleState>>);
-
-impl RuleStates {
-    /// The states of all rules.
-    pub(crate) fn all(&self) -> BTreeMap<String, RuleState> {
-        self.0.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
-    }
-
-    fn set(&self, all: BTreeMap<String, RuleState>) {
-        *self.0.lock().expect("no thread panics while it holds the lock: a panic aborts") = all;
-    }
+/// The drop folders of a PoP.
+pub struct DropFolders {
+    context: Arc<Context>,
+    transfers: Arc<Transfers>,
+    queue: Arc<Queue>,
+    /// The states of the rules, by name.
+    states: Mutex<BTreeMap<String, RuleState>>,
 }
 
 /// Starts the thread that processes the rules, which runs as long as the PoP lives.
-pub fn spawn_rules(site: &Arc<Site>) -> Result<(), Error> {
+pub fn spawn_rules(room: &Arc<DropFolders>) -> Result<(), Error> {
     let all = Mutex::new(BTreeMap::new());
-    site.context.spawn_every(site, "rules", EVERY, move |site| {
-        site.follow_rules(&mut all.lock().expect("one thread alone follows the rules"));
+    room.context.spawn_every(room, "rules", EVERY, move |room| {
+        room.follow_rules(&mut all.lock().expect("one thread alone follows the rules"));
     })
 }
 
@@ -150,9 +146,28 @@ pub(crate) fn label(rule: &str) -> String {
     format!("rule {rule}")
 }
 
-impl Site {
+impl DropFolders {
+    /// The drop folders, before any of them is scanned.
+    pub(crate) fn new(context: &Arc<Context>, transfers: &Arc<Transfers>, queue: &Arc<Queue>) -> Self {
+        DropFolders {
+            context: context.clone(),
+            transfers: transfers.clone(),
+            queue: queue.clone(),
+            states: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, RuleState>> {
+        self.states.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// The states of all rules.
+    pub(crate) fn states(&self) -> BTreeMap<String, RuleState> {
+        self.lock().clone()
+    }
+
     fn follow_rules(&self, all: &mut BTreeMap<String, Watched>) {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let rules = &snapshot.config.rule;
         all.retain(|name, watched| rules.get(name) == Some(&watched.rule));
         for (name, rule) in rules {
@@ -163,7 +178,7 @@ impl Site {
             }
             watched.trouble = trouble;
         }
-        self.rule_states.set(all.iter().map(|(name, watched)| (name.clone(), watched.state())).collect());
+        *self.lock() = all.iter().map(|(name, watched)| (name.clone(), watched.state())).collect();
     }
 
     /// Handles ended transfers and submits new files. The first error is returned; the rest is processed all the
@@ -193,7 +208,7 @@ impl Site {
         }
         let listed = Listed { label: Some(label(name)), ..Listed::default() };
         let listing = Listing { owner: None, listed: &listed, state: None, limit: UNDER_WAY };
-        let rows = self.queue.catalogue()?.list(&listing)?;
+        let rows = self.queue.state.catalogue()?.list(&listing)?;
         let by_path: HashMap<&RelPath, &Seen> = found.iter().map(|seen| (&seen.path, seen)).collect();
         let mut adopted = HashMap::new();
         for row in rows {
@@ -239,6 +254,7 @@ impl Site {
         }
         let open: BTreeSet<TransferId> = self
             .queue
+            .state
             .catalogue()?
             .states(&ids)?
             .into_iter()
@@ -250,7 +266,7 @@ impl Site {
 
     /// The files of an ended transfer that did not arrive; `None` for all of them.
     fn failed_of(&self, id: &TransferId) -> Result<Option<BTreeSet<RelPath>>, Error> {
-        let story = match self.transfer(Caller::Administrator, &hex_id(id)) {
+        let story = match self.queue.transfer(Caller::Administrator, &hex_id(id)) {
             Ok(story) => story,
             Err(error) if error.code == Code::TransferUnknown => return Ok(None),
             Err(error) => return Err(error),
@@ -266,7 +282,7 @@ impl Site {
 
     /// The error of an ended transfer that did not bring all its files.
     fn why_lost(&self, id: &TransferId) -> Option<Error> {
-        let story = self.transfer(Caller::Administrator, &hex_id(id)).ok()?;
+        let story = self.queue.transfer(Caller::Administrator, &hex_id(id)).ok()?;
         let first = story.failures.into_iter().find(|one| !one.kept).map(|one| one.error);
         first.or(story.transfer.reason)
     }
@@ -305,11 +321,12 @@ impl Site {
     ) -> Result<Access, Error> {
         proofs.retain(|_, (_, since)| since.elapsed() < PROOF_FOR);
         if let Some((proof, _)) = proofs.get(&account.uid) {
-            return self.authorise(proof);
+            return self.context.authorise(proof);
         }
-        let proof =
-            self.authenticate(Evidence::Chain(vouch(self.home(), account, SystemTime::now())?.into()))?;
-        let access = self.authorise(&proof)?;
+        let proof = self
+            .context
+            .authenticate(Evidence::Chain(vouch(self.context.home(), account, SystemTime::now())?.into()))?;
+        let access = self.context.authorise(&proof)?;
         proofs.insert(account.uid, (proof, Instant::now()));
         Ok(access)
     }
@@ -329,7 +346,7 @@ impl Site {
             rules.insert(full_name(&watched.rule.from.site, name));
             let submission = submission(name, &watched.rule, part, rules)?;
             let id = submission.send.transfer;
-            self.submit(owner, vec![submission])?.into_iter().collect::<Result<(), Error>>()?;
+            self.queue.submit(owner, vec![submission])?.into_iter().collect::<Result<(), Error>>()?;
             watched.inbox.handed_on(part);
             watched.queued = Some((SystemTime::now(), part.len()));
             watched.sent.insert(id, part.to_vec());

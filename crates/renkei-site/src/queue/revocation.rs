@@ -1,6 +1,6 @@
 //! Revocation at the home of queued transfers: attempts whose credential was revoked are stopped.
 
-use super::{Active, Queue, Shown};
+use super::state::{Active, QueueState, Shown};
 use crate::snapshot::Snapshot;
 use crate::transfer::active::stop_soon;
 use renkei_core::error::Error;
@@ -8,7 +8,7 @@ use renkei_core::path::SiteName;
 use renkei_net::identity::verify::verify_holder;
 use std::collections::BTreeSet;
 
-impl Queue {
+impl QueueState {
     /// Stops attempts whose credential was revoked; returns the sites of all attempts.
     pub(crate) fn judge(&self, now: &Snapshot) -> BTreeSet<SiteName> {
         let all: Vec<Active> = self.active().values().cloned().collect();

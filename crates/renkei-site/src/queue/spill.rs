@@ -8,8 +8,8 @@
 //!
 //! Only plain copies are spilled. The differences that `sync` needs are known to the destination alone.
 
-use super::scheduler::Run;
-use crate::Site;
+use super::Queue;
+use super::attempt::Run;
 use crate::access::account_name;
 use crate::buffer::Reservation;
 use crate::submission::now_ms;
@@ -50,10 +50,10 @@ fn unreachable_since(attempts: &[Attempt]) -> Option<u64> {
     attempts.iter().rev().take_while(in_vain).last().map(|attempt| attempt.started_ms)
 }
 
-impl Site {
+impl Queue {
     /// Whether a transfer may be spilled here if its destination is unreachable.
     pub(crate) fn spills(&self, spec: &Submission) -> bool {
-        let (home, snapshot) = (self.name(), self.last_snapshot());
+        let (home, snapshot) = (self.context.name(), self.context.last_snapshot());
         let config = &snapshot.config.buffer;
         let wanted = config.size_mib > 0 && config.spill_after_s > 0;
         wanted && spec.from != home && spec.to != home && is_plain(spec)
@@ -80,9 +80,9 @@ impl Run<'_> {
 
     /// The transfer with the buffer as its source, if it is sealed there.
     fn out_of_buffer(&self, spec: &Submission) -> Option<Submission> {
-        let home = self.site.name();
+        let home = self.room.context.name();
         let id = &spec.send.transfer;
-        let (held, kept) = self.site.buffer.buffer().ok()?.held_by(id)?;
+        let (held, kept) = self.room.buffer.buffer().ok()?.held_by(id)?;
         if spec.from == home || !kept.sealed || held.leaving {
             return None;
         }
@@ -92,20 +92,20 @@ impl Run<'_> {
     }
 
     fn is_to_spill(&self, spec: &Submission, error: &Error) -> Result<bool, Error> {
-        if error.kind() != Kind::Unavailable || !self.site.spills(spec) {
+        if error.kind() != Kind::Unavailable || !self.room.spills(spec) {
             return Ok(false);
         }
-        let home = self.site.name();
+        let home = self.room.context.name();
         let (id, scope) = (&spec.send.transfer, self.delegation()?.scope);
         if !scope.covers(&home, &place(id), Need::Write) {
             return Ok(false);
         }
-        if self.site.buffer.buffer()?.held_by(id).is_some() {
+        if self.room.buffer.buffer()?.held_by(id).is_some() {
             // Hop one was begun before, and is resumed.
             return Ok(true);
         }
-        let since = unreachable_since(&self.site.queue.catalogue()?.attempts(id)?);
-        let after_ms = self.site.last_snapshot().config.buffer.spill_after_s.saturating_mul(1000);
+        let since = unreachable_since(&self.room.state.catalogue()?.attempts(id)?);
+        let after_ms = self.room.context.last_snapshot().config.buffer.spill_after_s.saturating_mul(1000);
         Ok(since.is_some_and(|since| now_ms().saturating_sub(since) >= after_ms))
     }
 
@@ -128,8 +128,8 @@ impl Run<'_> {
             return Err(waits(failed.error.clone()));
         }
         let owner = Principal::parse(&self.row.owner)?;
-        let keep_ms = self.site.buffer.keep_ms();
-        self.site.buffer.buffer()?.seal(&spec.send.transfer, &owner, now_ms().saturating_add(keep_ms))?;
+        let keep_ms = self.room.buffer.keep_ms();
+        self.room.buffer.buffer()?.seal(&spec.send.transfer, &owner, now_ms().saturating_add(keep_ms))?;
         tracing::info!("all of it is in the buffer");
         Ok(())
     }
@@ -149,9 +149,9 @@ impl Run<'_> {
 
     fn reserve(&self, spec: &Submission, bytes: u64) -> Result<(), Error> {
         let (owner, now) = (Principal::parse(&self.row.owner)?, now_ms());
-        let snapshot = self.site.snapshot();
+        let snapshot = self.room.context.snapshot();
         let (account, _) = account_name(&owner, &snapshot)?;
-        let until = now.saturating_add(self.site.buffer.keep_ms());
+        let until = now.saturating_add(self.room.buffer.keep_ms());
         let wanted = Reservation::new(&owner, &account, bytes, now, until);
         let buffer = snapshot.buffer()?;
         let Answer::Waits(shortage) = buffer.reserve(spec.send.transfer, wanted, now + PATIENCE_MS)? else {
@@ -163,7 +163,7 @@ impl Run<'_> {
     }
 
     fn push_to_buffer(&self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {
-        let (home, id) = (self.site.name(), &spec.send.transfer);
+        let (home, id) = (self.room.context.name(), &spec.send.transfer);
         let names = (0..spec.send.sources.len()).map(|number| split(&source(id, number)));
         let targets: Vec<RelPath> = names.flatten().map(|(_, name)| name).collect();
         let options = ReceiveOptions::plain(Existing::Replace);

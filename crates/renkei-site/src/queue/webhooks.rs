@@ -4,7 +4,7 @@
 //! so each is delivered at least once, also after a restart, or given up after a day. Naming an address makes the PoP
 //! connect to it: only addresses that the administrator allows are accepted, at submission and again at delivery.
 
-use crate::Site;
+use super::Queue;
 use crate::access::Caller;
 use crate::submission::now_ms;
 use renkei_catalogue::{Webhook, hex_id};
@@ -23,17 +23,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const BATCH: usize = 32;
 
 /// Starts the delivery thread, which runs as long as the PoP lives.
-pub fn spawn_notices(site: &Arc<Site>) -> Result<(), Error> {
-    site.context.spawn_every(site, "notices", LOOK_EVERY, |site| {
-        let told = site.tell_ends();
-        site.context.workers.note("notices", told.as_ref().err().cloned());
+pub fn spawn_notices(room: &Arc<Queue>) -> Result<(), Error> {
+    room.context.spawn_every(room, "notices", LOOK_EVERY, |room| {
+        let told = room.tell_ends();
+        room.context.workers.note("notices", told.as_ref().err().cloned());
         if let Err(error) = told {
             tracing::debug!(%error, "notifications of ended transfers are delayed");
         }
     })
 }
 
-impl Site {
+impl Queue {
     /// Whether a notification may be sent to this address; an empty address is allowed.
     ///
     /// # Errors
@@ -43,18 +43,18 @@ impl Site {
             return Ok(());
         }
         let refused = |cause: String| Error::new(Code::NotifyRefused, "notify", address, cause);
-        match self.last_snapshot().config.may_notify(&Address::parse(address).map_err(refused)?) {
+        match self.context.last_snapshot().config.may_notify(&Address::parse(address).map_err(refused)?) {
             true => Ok(()),
             false => Err(refused("it is not below an address of `notify` in config.toml".into())),
         }
     }
 
     fn tell_ends(&self) -> Result<(), Error> {
-        let catalogue = self.queue.catalogue()?;
+        let catalogue = self.state.catalogue()?;
         let due = catalogue.notices(now_ms(), BATCH)?;
         self.context.workers.note_backlog("notices", due.len());
         for notice in due {
-            if self.queue.is_stopping() {
+            if self.state.is_stopping() {
                 return Ok(());
             }
             let transfer = hex_id(&notice.id);

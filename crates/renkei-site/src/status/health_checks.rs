@@ -475,11 +475,11 @@ fn behind_finding(volume: &str, follower: &SiteName) -> Finding {
 
 /// An unusable catalogue, and transfers that wait after a failed attempt.
 fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    if let Some(error) = site.queue.trouble() {
+    if let Some(error) = site.queue.state.trouble() {
         let words = "the queue is stopped: no transfer is started";
         return vec![Finding::of("queue", "", Severity::Critical, &error).saying(words)];
     }
-    let Ok(catalogue) = site.queue.catalogue() else { return Vec::new() };
+    let Ok(catalogue) = site.queue.state.catalogue() else { return Vec::new() };
     let listed = Listed::default();
     let rows =
         match catalogue.list(&Listing { owner: None, listed: &listed, state: None, limit: MOST_TRANSFERS }) {
@@ -540,7 +540,7 @@ fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
     let troubles =
-        site.rule_states.all().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
+        site.drop_folders.states().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
     troubles.map(finding).collect()
 }
 

@@ -241,8 +241,8 @@ impl Site {
     // ---- drop folders, threads ------------------------------------------------------------------------------
 
     /// The drop folders, for the administrator.
-    pub fn drop_folders(&self) -> Vec<DropFolder> {
-        let (snapshot, mut states) = (self.last_snapshot(), self.rule_states.all());
+    pub fn drop_folders_seen(&self) -> Vec<DropFolder> {
+        let (snapshot, mut states) = (self.last_snapshot(), self.drop_folders.states());
         let folder = |(name, rule): (&String, &Rule)| DropFolder {
             name: name.clone(),
             rule: rule.clone(),

@@ -125,7 +125,7 @@ impl Site {
         visitor: &Visitor,
         wanted: &Wanted,
     ) -> Result<(Vec<Queued>, Option<Cursor>), Error> {
-        let catalogue = self.queue.catalogue()?;
+        let catalogue = self.queue.state.catalogue()?;
         let owner = visitor.caller().user().map(|access| access.principal.to_string());
         let mut listed = Listed {
             ended: wanted.state.is_none_or(State::is_end),
@@ -139,7 +139,7 @@ impl Site {
             let rows = catalogue.list(&listing)?;
             looked += rows.len();
             for row in &rows {
-                let told = self.told(row)?;
+                let told = self.queue.told(row)?;
                 if fits(&wanted.search, &words_of(&told)) {
                     found.push(told);
                 }
@@ -162,7 +162,7 @@ impl Site {
         if !wanted.label.is_empty() {
             return Vec::new();
         }
-        let catalogue = self.queue.catalogue().ok();
+        let catalogue = self.queue.state.catalogue().ok();
         let mut runs = self.runs(visitor);
         runs.retain(|run| {
             wanted.state.is_none_or(|state| state_of(run) == state)
@@ -177,7 +177,7 @@ impl Site {
     fn add_failures(&self, entry: &mut Entry) {
         let Entry::Queued(one, failures) = entry else { return };
         if one.summary.as_ref().is_some_and(|summary| summary.failed > 0)
-            && let Ok(catalogue) = self.queue.catalogue()
+            && let Ok(catalogue) = self.queue.state.catalogue()
         {
             let first = catalogue.failures(&one.id, 0, SHOWN_FAILURES).unwrap_or_default();
             *failures = first.into_iter().map(|(_, failure)| failure).collect();
