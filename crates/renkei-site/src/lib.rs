@@ -34,7 +34,7 @@ pub mod workers;
 
 pub use context::{Context, Counters};
 
-use access::{Access, Caller, Proof};
+use access::{Access, Proof};
 use buffer::api::BufferService;
 use evidence::Evidence;
 use queue::Queue;
@@ -45,11 +45,11 @@ use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
-use renkei_core::wire::message::{Status, TransferStatus};
 use renkei_store::locks::LockTable;
 use snapshot::Snapshot;
+use status::Monitor;
+use status::periodic_checks::{LOOK_EVERY, spawn_checks};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use transfer::Transfers;
 use transfer::active::ActiveTransfers;
@@ -62,7 +62,6 @@ pub struct Site {
     /// Open control sessions of each principal.
     pub sessions: Mutex<HashMap<Principal, usize>>,
     pub(crate) transfers: Arc<Transfers>,
-    pub(crate) conditions: status::conditions::Conditions,
     partners: Arc<partners::Partners>,
     queue: Arc<Queue>,
     drop_folders: Arc<DropFolders>,
@@ -71,7 +70,7 @@ pub struct Site {
     pub(crate) relay: Arc<relay::Relay>,
     pub(crate) volumes: Arc<VolumeService>,
     console: status::console::Console,
-    rooms: status::free_space::FreeSpace,
+    monitor: Arc<Monitor>,
     pub(crate) lending: files::file_sessions::FdPassing,
     pub(crate) left_drafts: files::file_sessions::LeftDrafts,
     pub(crate) workspaces: files::workspaces::Workspaces,
@@ -94,19 +93,20 @@ impl Site {
         let buffer = Arc::new(BufferService::new(&context, state.clone()));
         let queue = Arc::new(Queue::new(&context, &relay, &partners, &transfers, &buffer, &state));
         let drop_folders = Arc::new(DropFolders::new(&context, &transfers, &queue));
+        let monitor =
+            Arc::new(Monitor::new(&context, &relay, &partners, &transfers, &volumes, &queue, &drop_folders));
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             relay,
             partners,
             transfers,
             volumes,
-            conditions: status::conditions::Conditions::default(),
             queue,
             drop_folders,
             buffer,
             locks: Arc::default(),
             console: status::console::Console::new(&context),
-            rooms: status::free_space::FreeSpace::default(),
+            monitor,
             lending: files::file_sessions::FdPassing::default(),
             left_drafts: files::file_sessions::LeftDrafts::default(),
             workspaces: files::workspaces::Workspaces::default(),
@@ -153,6 +153,11 @@ impl Site {
     /// The sites that this one trusts.
     pub fn partners(&self) -> &Arc<partners::Partners> {
         &self.partners
+    }
+
+    /// What the PoP tells of itself.
+    pub fn monitor(&self) -> &Arc<Monitor> {
+        &self.monitor
     }
 
     /// Visitors of the web pages.
@@ -210,22 +215,11 @@ impl Site {
         self.context.authorise(proof)
     }
 
-    /// Status of the PoP, limited to what `access` may see: its own transfers and circuits, the line of its own
-    /// site, the agents of its own account. Without an access (the administrator) all of it.
-    pub fn status(&self, caller: Caller<'_>) -> Status {
-        let access = caller.user();
-        let visible = |status: &TransferStatus| {
-            access.is_none_or(|access| status.principal == access.principal.to_string())
-        };
-        let mut status = Status {
-            software: renkei_net::SOFTWARE.into(),
-            uptime_s: self.context.started().elapsed().as_secs(),
-            sessions: self.context.counters.sessions.load(Ordering::Relaxed) as u32,
-            transfers: self.transfers.active.list().into_iter().filter(visible).collect(),
-            ..Status::default()
-        };
-        self.relay.add_status(caller, &mut status);
-        status
+    /// Starts the threads of the checks, which run as long as the PoP lives: the one that reads changed files here, the
+    /// others in [`status`].
+    pub fn spawn_watch(self: &Arc<Self>) -> Result<(), Error> {
+        self.context.spawn_every(self, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
+        spawn_checks(&self.monitor)
     }
 
     /// Re-evaluates running transfers, sessions and circuits against a new configuration and ends those it forbids.

@@ -27,7 +27,6 @@ use renkei_site::queue::drop_folders::spawn_rules;
 use renkei_site::queue::scheduler::spawn_queue;
 use renkei_site::queue::webhooks::spawn_notices;
 use renkei_site::status::conditions::spawn_conditions;
-use renkei_site::status::periodic_checks::spawn_watch;
 use renkei_site::transfer::Stop;
 use renkei_site::transfer::cleanup::spawn_cleanup;
 use renkei_site::volume::follower::log_tailing::spawn_following;
@@ -64,7 +63,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     site.volumes().begin_after_restore()?;
     spawn_draft_sweep(&site)?;
     spawn_cleanup(site.context())?;
-    spawn_watch(&site)?;
+    site.spawn_watch()?;
     spawn_renewal(site.context())?;
     spawn_partners(site.partners())?;
     spawn_queue(site.queue())?;
@@ -74,7 +73,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     spawn_buffer(site.buffer())?;
     spawn_following(site.volumes())?;
     spawn_verifying(site.volumes())?;
-    spawn_conditions(&site)?;
+    spawn_conditions(site.monitor())?;
     let listen = site.last_snapshot().config.listen.clone();
     serve_both(&site, &socket, &listen, on_ready)
 }
@@ -94,7 +93,7 @@ pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<End
     let site = Site::open(home, config)?;
     spawn_draft_sweep(&site)?;
     spawn_cleanup(site.context())?;
-    spawn_watch(&site)?;
+    site.spawn_watch()?;
     export.spawn(site.transfers())?;
     serve_both(&site, &socket, &[], |site, _| on_ready(site))
 }
@@ -193,11 +192,12 @@ impl Handler for Local {
             "buffer" => self.buffer(peer),
             "workers" => {
                 only_administrator(peer, "of the background threads")?;
-                Ok(told(&self.site.workers()))
+                Ok(told(&self.site.monitor().workers()))
             }
             "storages" => {
                 only_administrator(peer, "of the storages")?;
-                Ok(serde_json::to_value(self.site.served()).expect("what is told of storages is plain data"))
+                Ok(serde_json::to_value(self.site.monitor().served())
+                    .expect("what is told of storages is plain data"))
             }
             "unfinished" => {
                 only_administrator(peer, "of what is unfinished")?;
@@ -205,7 +205,7 @@ impl Handler for Local {
             }
             "released" => {
                 only_administrator(peer, "of the storages")?;
-                Ok(self.site.await_release(&field::<PathBuf>(request, "path")?).into())
+                Ok(self.site.monitor().await_release(&field::<PathBuf>(request, "path")?).into())
             }
             "console" => self.console(peer).map(Value::from),
             "volume" => self.volume(peer, request),
@@ -264,14 +264,15 @@ impl Local {
     fn status_and_conditions(&self, peer: Peer) -> Result<Value, Error> {
         let mut told = serde_json::to_value(self.status(peer)?).expect("a status is plain data");
         if is_administrator(peer) {
-            told["conditions"] = serde_json::to_value(self.site.conditions()).expect("they are plain data");
+            told["conditions"] =
+                serde_json::to_value(self.site.monitor().conditions()).expect("they are plain data");
         }
         Ok(told)
     }
 
     /// The administrator sees all transfers, other users their own.
     fn status(&self, peer: Peer) -> Result<Status, Error> {
-        let mut status = self.site.status(Caller::Administrator);
+        let mut status = self.site.monitor().status(Caller::Administrator);
         if !is_administrator(peer) {
             let account = Account::lookup_uid(peer.uid)?;
             let own = format!("{}@{}", account.name, self.site.name());

@@ -21,9 +21,9 @@ const SOON: Duration = Duration::from_secs(7 * 86_400);
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let mut page = Page::new(Tab::Certificates, "Certificates");
     if visitor.caller().is_administrator() {
-        page = page.still("own", "Of this PoP and of authorities", own(&site.own_certificates()));
+        page = page.still("own", "Of this PoP and of authorities", own(&site.monitor().own_certificates()));
     }
-    match site.issued_certificates(visitor) {
+    match site.monitor().issued_certificates(visitor) {
         Ok(inventory) => {
             page = page.still("issued", "Issued by this site", issued(&inventory)).still(
                 "revoked",
@@ -33,7 +33,7 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
         }
         Err(error) => page = page.still("issued", "Issued by this site", failure::whole(&error)),
     }
-    match site.mounts_seen(visitor) {
+    match site.monitor().mounts_seen(visitor) {
         Ok(all) => page.still("mounts", "Mounts", mounts(&all)),
         Err(error) => page.still("mounts", "Mounts", failure::whole(&error)),
     }

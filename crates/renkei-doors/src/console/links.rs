@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    let neighbours = site.neighbours(visitor);
+    let neighbours = site.monitor().neighbours(visitor);
     let drawing = match neighbours.is_empty() {
         true => Html::of("<p class=\"none\">It trusts no other site that you may see.</p>", &[]),
         false => chart::map(&site.name(), &neighbours),
@@ -23,7 +23,7 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
 
 /// The map alone.
 pub(super) fn drawing(site: &Arc<Site>, visitor: &Visitor) -> Html {
-    let neighbours = site.neighbours(visitor);
+    let neighbours = site.monitor().neighbours(visitor);
     match neighbours.is_empty() {
         true => Html::of("<p class=\"none\">It trusts no other site that you may see.</p>", &[]),
         false => chart::map(&site.name(), &neighbours),

@@ -28,7 +28,7 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
             .text("Rule", &access.rule);
         return page.part("own", "Your account", facts.finish());
     }
-    let map = site.map_rules();
+    let map = site.monitor().map_rules();
     let (deny, allow): (Vec<&Rule>, Vec<&Rule>) =
         map.rules.iter().partition(|rule| rule.account == AccountRule::Nobody);
     page.still("test", "Who would this be?", test(site, asked))
@@ -46,7 +46,7 @@ fn test(site: &Site, asked: &Asked) -> Html {
     if asked.who.trim().is_empty() {
         return html;
     }
-    match site.test_map(asked.who.trim()) {
+    match site.monitor().test_map(asked.who.trim()) {
         Ok(tested) => html.add(answer(&tested)),
         Err(error) => html.add(failure::whole(&error)),
     };

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    let overview = site.overview(visitor);
-    let runs = site.runs(visitor);
+    let overview = site.monitor().overview(visitor);
+    let runs = site.monitor().runs(visitor);
     let running: Vec<_> = runs.iter().filter(|run| run.outcome == Outcome::Running).collect();
     let rate: u64 = running.iter().map(|run| run.rate()).sum();
     let mut page = Page::new(Tab::Overview, format!("PoP of {}", overview.site));

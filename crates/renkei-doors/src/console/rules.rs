@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 /// Makes the page, for the administrator.
 pub(super) fn page(site: &Arc<Site>) -> Page {
     let mut table = Table::new(&["Rule", "Folders", "State", "Last run", "Last queued"]);
-    for folder in site.drop_folders_seen() {
+    for folder in site.monitor().drop_folders_seen() {
         table.row(row(&folder));
     }
     let none = "There is no drop folder; `renkei rule add` makes one.";

@@ -115,7 +115,7 @@ pub(super) fn end(outcome: &Outcome) -> Html {
 
 /// Makes the page of one run, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<Page> {
-    let run = site.runs(visitor).into_iter().find(|run| key(run) == wanted)?;
+    let run = site.monitor().runs(visitor).into_iter().find(|run| key(run) == wanted)?;
     let short = run.status.id.get(..8).unwrap_or(&run.status.id);
     Some(
         Page::new(Tab::Transfers, format!("Transfer {short}"))
@@ -127,7 +127,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, wanted: &str) -> Option<P
 
 /// The runs of a transfer at this PoP, if there are any.
 pub(super) fn runs_of(site: &Site, visitor: &Visitor, id: &str) -> Option<Html> {
-    let runs: Vec<_> = site.runs(visitor).into_iter().filter(|run| run.status.id == id).collect();
+    let runs: Vec<_> = site.monitor().runs(visitor).into_iter().filter(|run| run.status.id == id).collect();
     let (now, past): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.outcome == Outcome::Running);
     let mut html = Html::new();
     if !now.is_empty() {

@@ -77,7 +77,7 @@ fn linked(id: &TransferId) -> Html {
 /// One row for each storage.
 pub(super) fn table(site: &Arc<Site>, visitor: &Visitor) -> Html {
     let mut table = Table::new(&["Storage", "Used", "Free", "Of", "Files free", "State"]);
-    for room in site.rooms(visitor.caller()) {
+    for room in site.monitor().rooms(visitor.caller()) {
         let name = name(&room);
         let cells = match room.space {
             _ if room.agent == Some(true) => untold("an agent serves it"),

@@ -70,9 +70,9 @@ pub(super) fn encoded(value: &str) -> String {
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, filter: &Filter) -> Page {
     let wanted = filter.wanted();
-    let listed = site.transfer_page(visitor, &wanted);
+    let listed = site.monitor().transfer_page(visitor, &wanted);
     let running: Vec<Run> =
-        site.runs(visitor).into_iter().filter(|run| run.outcome == Outcome::Running).collect();
+        site.monitor().runs(visitor).into_iter().filter(|run| run.outcome == Outcome::Running).collect();
     let mut html = Html::new();
     if let Some(error) = &listed.trouble {
         html.put("<p class=\"badly\">Queued transfers cannot be listed:</p>", &[]).add(failure::whole(error));

@@ -13,10 +13,13 @@ use std::time::Duration;
 
 /// Makes the page.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
-    let page =
-        Page::new(Tab::Trust, "Trust").every(5).part("sites", "Sites", table(&site.partners_seen(visitor)));
+    let page = Page::new(Tab::Trust, "Trust").every(5).part(
+        "sites",
+        "Sites",
+        table(&site.monitor().partners_seen(visitor)),
+    );
     match visitor.caller().user() {
-        None => page.part("changes", "Changes of cards", changes(&site.card_changes())),
+        None => page.part("changes", "Changes of cards", changes(&site.monitor().card_changes())),
         Some(_) => page,
     }
 }

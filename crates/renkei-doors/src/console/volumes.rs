@@ -20,9 +20,9 @@ const SHOWN: usize = 10;
 /// Makes the list.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let mut table = Table::new(&["Volume", "Home", "Size", "Replicas", "Changes", "Followers", "Trouble"]);
-    for name in site.volumes_seen(visitor) {
-        let followers = site.followers_seen(visitor, &name);
-        table.row(match site.volume_seen(visitor, &name) {
+    for name in site.monitor().volumes_seen(visitor) {
+        let followers = site.monitor().followers_seen(visitor, &name);
+        table.row(match site.monitor().volume_seen(visitor, &name) {
             Ok(shown) => row(site, &shown, &followers),
             Err(error) => {
                 let mut cells = vec![link(&name)];
@@ -113,11 +113,11 @@ fn troubles(standing: &Standing) -> Html {
 
 /// Makes the page of one volume, if the visitor may see it.
 pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Page> {
-    if !site.volumes_seen(visitor).iter().any(|seen| seen == name) {
+    if !site.monitor().volumes_seen(visitor).iter().any(|seen| seen == name) {
         return None;
     }
     let page = Page::new(Tab::Volumes, format!("Volume {name}")).every(10);
-    let shown = match site.volume_seen(visitor, name) {
+    let shown = match site.monitor().volume_seen(visitor, name) {
         Ok(shown) => shown,
         Err(error) => return Some(page.part("trouble", "Trouble", trouble(&error, visitor))),
     };
@@ -131,7 +131,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Pag
     if !standing.kept.is_empty() {
         page = page.part("replicas", "Replicas", kept(&standing.kept));
     }
-    let followers = site.followers_seen(visitor, name);
+    let followers = site.monitor().followers_seen(visitor, name);
     if !followers.is_empty() {
         page = page.part("followers", "Followers", follower_table(&followers, standing.records));
     }

@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Makes the page, for the administrator.
 pub(super) fn page(site: &Arc<Site>) -> Page {
     let mut table = Table::new(&["Worker", "Task", "State", "Last turn", "Took", "Turns"]);
-    for worker in site.workers() {
+    for worker in site.monitor().workers() {
         table.row(row(&worker));
     }
     let html = table.finish("Threads that work in the background", "None has begun.");

@@ -52,7 +52,7 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
     count("file_sessions_opened", "File sessions opened", &counters.file_sessions_total);
     count("file_operations", "Operations of file sessions that ended", &counters.file_operations_total);
     count("file_bytes", "Bytes read and written by file sessions that ended", &counters.file_bytes_total);
-    let status = site.status(Caller::Administrator);
+    let status = site.monitor().status(Caller::Administrator);
     let mut gauge =
         |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
     gauge("sessions", "Control sessions open now", i64::from(status.sessions));
@@ -69,8 +69,8 @@ pub(super) fn render(site: &Site) -> Result<String, std::fmt::Error> {
         gauge("buffer_waiting", "Transfers that wait for room in the buffer", buffer.waiting.len() as i64);
     }
     gauge("uptime_seconds", "Seconds since the start", status.uptime_s as i64);
-    conditions(&mut registry, &site.conditions());
-    workers(&mut registry, &site.workers());
+    conditions(&mut registry, &site.monitor().conditions());
+    workers(&mut registry, &site.monitor().workers());
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)

@@ -73,7 +73,7 @@ fn router(site: Arc<Site>) -> Router {
 /// 503 if a condition is critical, else 200; with the list of conditions. Needs no authentication, so no path, cause
 /// or other site is disclosed.
 async fn health(State(site): State<Arc<Site>>) -> impl IntoResponse {
-    let conditions = site.conditions();
+    let conditions = site.monitor().conditions();
     let (status, state) = match conditions.iter().map(|one| one.severity).max() {
         Some(Severity::Critical) => (StatusCode::SERVICE_UNAVAILABLE, "degraded"),
         Some(Severity::Warning) => (StatusCode::OK, "warning"),

@@ -233,7 +233,7 @@ fn operate(
 ) -> Result<Reply, Error> {
     Ok(match request {
         Request::Whoami => Reply::Identity(access.identity()),
-        Request::Status => Reply::Status(site.status(Caller::User(access))),
+        Request::Status => Reply::Status(site.monitor().status(Caller::User(access))),
         Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
         Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
         Request::List(place) => return list(id, place, access, link, site),

@@ -143,16 +143,7 @@ impl Site {
 
     /// Space of the file system below a place.
     pub fn space(&self, access: &Access, place: &Place) -> Result<Space, Error> {
-        let work = |store: &dyn Store, path: &RelPath| {
-            let space = store.space(path)?;
-            Ok(Space {
-                total_bytes: space.total,
-                available_bytes: space.available,
-                total_files: space.files_total,
-                free_files: space.files_free,
-            })
-        };
-        at(access, place, access.look(place)?.run("space", work))
+        space(access, place)
     }
 
     /// Checksum of the current content of a file; can be stopped.
@@ -192,6 +183,20 @@ impl Site {
         let cause = "none of the present content is known; without --known the file is read";
         known.ok_or_else(|| Error::new(Code::PathNotFound, "tell checksum", place, cause).at(access.site()))
     }
+}
+
+/// Space of the file system below a place.
+pub(crate) fn space(access: &Access, place: &Place) -> Result<Space, Error> {
+    let work = |store: &dyn Store, path: &RelPath| {
+        let space = store.space(path)?;
+        Ok(Space {
+            total_bytes: space.total,
+            available_bytes: space.available,
+            total_files: space.files_total,
+            free_files: space.files_free,
+        })
+    };
+    at(access, place, access.look(place)?.run("space", work))
 }
 
 /// The checksum that a file of a storage remembers, if it is that of its present content.

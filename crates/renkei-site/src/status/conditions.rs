@@ -4,8 +4,8 @@
 //! seconds, so that readers of the list wait for no disk. The start times are kept in the PoP's directory, and
 //! survive a restart. Non-goal: faults of one transfer or one user alone.
 
+use super::Monitor;
 use super::health_checks::SOURCES;
-use crate::Site;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::remedy;
@@ -176,16 +176,16 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Conditions(Mutex<State>);
 
-/// Starts the thread of the health checks, which runs as long as the site exists.
-pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
-    site.conditions.remember(read_since(site.home()));
-    let weak = Arc::downgrade(site);
+/// Starts the thread of the health checks, which runs as long as the PoP lives.
+pub fn spawn_conditions(room: &Arc<Monitor>) -> Result<(), Error> {
+    room.conditions.remember(read_since(room.context.home()));
+    let weak = Arc::downgrade(room);
     let work = move || {
-        while let Some(site) = weak.upgrade() {
-            let turn = site.context.workers.begin("conditions");
-            site.look_at_conditions();
+        while let Some(room) = weak.upgrade() {
+            let turn = room.context.workers.begin("conditions");
+            room.look_at_conditions();
             drop(turn);
-            drop(site);
+            drop(room);
             std::thread::sleep(LOOK_EVERY);
         }
     };
@@ -193,7 +193,7 @@ pub fn spawn_conditions(site: &Arc<Site>) -> Result<(), Error> {
     thread.map(drop).map_err(|error| Error::new(Code::SystemCall, "start thread", "conditions", error))
 }
 
-impl Site {
+impl Monitor {
     /// Active conditions, the most urgent first, then the oldest.
     pub fn conditions(&self) -> Vec<Condition> {
         let (mut all, looked) = self.conditions.shown();
@@ -206,12 +206,12 @@ impl Site {
     }
 
     fn look_at_conditions(self: &Arc<Self>) {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let found = SOURCES.iter().flat_map(|source| source(self, &snapshot)).collect();
         let is_early = self.context.started().elapsed() < REMEMBERED;
         let changed = self.conditions.take(found, unix_now(), is_early);
         if let Some(since) = changed
-            && let Err(error) = keep_since(self.home(), since)
+            && let Err(error) = keep_since(self.context.home(), since)
         {
             tracing::warn!(%error, "the start times of conditions are not stored");
         }

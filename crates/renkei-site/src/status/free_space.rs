@@ -3,8 +3,9 @@
 //! A page must not wait for a disk, so it shows the cached value; each query has a thread of its own, one at a time
 //! for a storage and account, since a query of a file system that hangs never ends.
 
-use crate::Site;
+use super::Monitor;
 use crate::access::{Access, Caller};
+use crate::files::space;
 use crate::storage::root::Root;
 use renkei_core::error::Error;
 use renkei_core::path::{Place, RelPath};
@@ -95,12 +96,12 @@ impl FreeSpace {
     }
 }
 
-impl Site {
+impl Monitor {
     /// The space of the storages as the account of `access` sees it, or the PoP's own; starts queries for expired
     /// entries.
     pub fn rooms(self: &Arc<Self>, caller: Caller<'_>) -> Vec<StorageSpace> {
         let access = caller.user();
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let account = access.map(|access| access.account.name.clone()).unwrap_or_default();
         let room = |(name, root): (&String, &Arc<Root>)| {
             let key = (name.clone(), account.clone());
@@ -117,15 +118,13 @@ impl Site {
 
     fn look_at(self: &Arc<Self>, key: &Key, root: Arc<Root>, access: Option<Access>) {
         let look = {
-            let (site, key) = (self.clone(), key.clone());
+            let (room, key) = (self.clone(), key.clone());
             move || {
                 let seen = match access {
-                    Some(access) => {
-                        site.space(&access, &Place { storage: key.0.clone(), path: RelPath::root() })
-                    }
+                    Some(access) => space(&access, &Place { storage: key.0.clone(), path: RelPath::root() }),
                     None => own_space(&root),
                 };
-                site.rooms.end(&key, seen);
+                room.rooms.end(&key, seen);
             }
         };
         if let Err(error) = std::thread::Builder::new().name("room".into()).spawn(look) {
@@ -143,10 +142,10 @@ pub struct Served {
     pub space: Result<Space, Error>,
 }
 
-impl Site {
+impl Monitor {
     /// The storages that this PoP serves itself; queries each.
     pub fn served(&self) -> Vec<Served> {
-        let now = self.snapshot();
+        let now = self.context.snapshot();
         let own = now.storages.iter().filter(|(_, root)| root.storage.agent.is_none());
         own.map(|(name, root)| Served { name: name.clone(), space: own_space(root) }).collect()
     }

@@ -4,8 +4,8 @@
 //! slowest of them. To add a check, write a function and add it to `SOURCES`. The pairs of `what` and `name` are
 //! unique in the findings of one run.
 
+use super::Monitor;
 use super::conditions::{Finding, Severity};
-use crate::Site;
 use crate::access::Caller;
 use crate::partners::probes::MAX_SKEW;
 use crate::snapshot::Snapshot;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// A health check.
-pub(crate) type Source = fn(&Arc<Site>, &Snapshot) -> Vec<Finding>;
+pub(crate) type Source = fn(&Arc<Monitor>, &Snapshot) -> Vec<Finding>;
 
 /// All health checks.
 pub(crate) const SOURCES: &[Source] = &[
@@ -83,8 +83,8 @@ const BOTH_WRITTEN_WITHIN: Duration = Duration::from_secs(3);
 const MOST_TRANSFERS: usize = 256;
 
 /// A changed configuration that cannot be loaded.
-fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    let unusable = site.context.unusable();
+fn configuration(monitor: &Arc<Monitor>, _: &Snapshot) -> Vec<Finding> {
+    let unusable = monitor.context.unusable();
     let Some(last) = &*unusable else { return Vec::new() };
     let finding = Finding::of("configuration", "", Severity::Critical, &last.error);
     let words = "a changed configuration file is invalid; the previous state stays in force until the PoP is restarted";
@@ -92,7 +92,7 @@ fn configuration(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
 }
 
 /// A changed `listen`, which takes effect at the next start.
-fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn listening(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let Some((in_force, wanted)) = snapshot.listening.pending() else { return Vec::new() };
     let list = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
     let cause = format!(
@@ -106,11 +106,12 @@ fn listening(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Expiring certificates of the PoP, of its authority and of the partners' authorities, and a revoked one of the
 /// PoP.
-fn certificates(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn certificates(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let now = SystemTime::now();
     let own = snapshot.credential.facts().ok();
-    let own =
-        own.and_then(|facts| certificate_ends("host", facts.not_after, now, renewal_of_host(site.home())));
+    let own = own.and_then(|facts| {
+        certificate_ends("host", facts.not_after, now, renewal_of_host(monitor.context.home()))
+    });
     let authorities = snapshot.trust.list().filter_map(|card| {
         let end = Certificate::read(&card.authority).ok()?.not_after;
         let remedy = match card.site == snapshot.site {
@@ -128,11 +129,11 @@ fn certificates(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// A rotation of the authority in progress, and partners that refused the new one and need its card by hand.
-fn rotation(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn rotation(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let Some(handover) = snapshot.trust.own_card().and_then(|card| card.handover.as_ref()) else {
         return Vec::new();
     };
-    let untold = site.partners.untold().clone();
+    let untold = monitor.partners.untold().clone();
     let until = utc(handover.until());
     let mut found = Vec::new();
     if handover.is_live(SystemTime::now()) {
@@ -164,7 +165,7 @@ fn refuses_authority(code: Code) -> bool {
 }
 
 /// The certificate for browsers: an unusable one, and the expiry of the one in use.
-fn web(_: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn web(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let unusable = snapshot.web.trouble().map(|error| {
         let words = match snapshot.web.used() {
             Some(_) => "the web certificate cannot be used; browsers see the one before",
@@ -195,8 +196,8 @@ pub fn certificate_ends(name: &str, end: SystemTime, now: SystemTime, remedy: &s
 }
 
 /// Storages that are missing, hang or are low on space, and disconnected agents.
-fn storages(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    site.rooms(Caller::Administrator).iter().filter_map(storage).collect()
+fn storages(monitor: &Arc<Monitor>, _: &Snapshot) -> Vec<Finding> {
+    monitor.rooms(Caller::Administrator).iter().filter_map(storage).collect()
 }
 
 fn storage(room: &StorageSpace) -> Option<Finding> {
@@ -268,8 +269,8 @@ pub fn room_low(name: &str, space: &Space) -> Option<Finding> {
 }
 
 /// Free space for the PoP's own state.
-fn own_disk(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    let dir = site.home().state_dir();
+fn own_disk(monitor: &Arc<Monitor>, _: &Snapshot) -> Vec<Finding> {
+    let dir = monitor.context.home().state_dir();
     let Ok(seen) = rustix::fs::statvfs(dir) else { return Vec::new() };
     let space = Space {
         total_bytes: seen.f_blocks * seen.f_frsize,
@@ -282,14 +283,14 @@ fn own_disk(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
 }
 
 /// Transfers that wait for space in the buffer.
-fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn buffer(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let waiting = match snapshot.buffer() {
         Ok(buffer) => buffer.waiting().len(),
         Err(error) if error.code == Code::BufferMissing => 0,
         Err(error) => return vec![Finding::of("buffer", "", Severity::Warning, &error)],
     };
     let waits = counted(waiting, "transfer waits", "transfers wait");
-    let error = Error::new(Code::BufferFull, "look", site.name(), format!("{waits} for room"));
+    let error = Error::new(Code::BufferFull, "look", monitor.context.name(), format!("{waits} for room"));
     let full = || {
         let finding = Finding::of("buffer", "", Severity::Warning, &error).lasting(QUEUE_WAITS_FOR);
         finding.mended_by("`renkei buffer --all` shows who has how much; `buffer.size_mib` is its size")
@@ -298,9 +299,14 @@ fn buffer(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Lines that this PoP keeps to others.
-fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    site.relay.own_lines.up().iter().for_each(|hub| site.conditions.forget_before("line", hub.as_str()));
-    let down = site.relay.own_lines.down(&snapshot.config.reverse).into_iter();
+fn lines(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    monitor
+        .relay
+        .own_lines
+        .up()
+        .iter()
+        .for_each(|hub| monitor.conditions.forget_before("line", hub.as_str()));
+    let down = monitor.relay.own_lines.down(&snapshot.config.reverse).into_iter();
     let finding = |(hub, error): (SiteName, Option<Error>)| {
         let words = format!("the line to {hub} is down, so others do not reach this PoP over it");
         let silent = || Error::new(Code::PeerDown, "keep line", &hub, "no answer yet");
@@ -314,17 +320,18 @@ fn lines(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Trusted sites whose last connection failed, and those that keep a line to this PoP and have none.
-fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    site.partners.probe_idle(snapshot);
-    let mut failed = site.partners.unreached(snapshot, &site.conditions.remembered("partner"));
-    let is_reached =
-        |partner: &&SiteName| site.relay.memory.reached(partner).is_some() && !failed.contains_key(*partner);
+fn partners(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    monitor.partners.probe_idle(snapshot);
+    let mut failed = monitor.partners.unreached(snapshot, &monitor.conditions.remembered("partner"));
+    let is_reached = |partner: &&SiteName| {
+        monitor.relay.memory.reached(partner).is_some() && !failed.contains_key(*partner)
+    };
     for partner in snapshot.trust.list().map(|card| &card.site).filter(is_reached) {
-        site.conditions.forget_before("partner", partner.as_str());
+        monitor.conditions.forget_before("partner", partner.as_str());
     }
-    if site.context.started().elapsed() > LINES_COME_WITHIN {
+    if monitor.context.started().elapsed() > LINES_COME_WITHIN {
         for other in snapshot.trust.list().filter(|card| card.via.contains(&snapshot.site)) {
-            let has_line = site.relay.reverse_registry.has_line(&Principal::Host(other.site.clone()));
+            let has_line = monitor.relay.reverse_registry.has_line(&Principal::Host(other.site.clone()));
             let only_by_line = other.endpoints.is_empty() && other.via.len() == 1;
             if only_by_line && !has_line {
                 let error = Error::new(Code::NoLine, "connect", &other.site, "");
@@ -343,8 +350,8 @@ fn partners(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Partners with a clock skew.
-fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
-    let differing = site.partners.differing_clocks(snapshot);
+fn clocks(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    let differing = monitor.partners.differing_clocks(snapshot);
     let one_way = |sign: i64| differing.values().filter(|ahead_ms| ahead_ms.signum() == sign).count();
     let finding = |(partner, ahead_ms): (&SiteName, &i64)| {
         let apart = Duration::from_millis(ahead_ms.unsigned_abs());
@@ -364,7 +371,7 @@ fn clocks(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Volumes of this site whose catalogue does not follow the files.
-fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn volumes_here(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let own = snapshot.volumes.iter().filter(|(_, facts)| !snapshot.follows(facts));
     let lost = own.clone().filter_map(|(name, _)| {
         let volume = snapshot.volume(name)?.ok()?;
@@ -373,7 +380,7 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     let finding = |(name, facts): (&String, &VolumeConfig)| {
         let standing = snapshot.volume(name)?.and_then(|volume| volume.standing());
         let trouble = standing.map_or_else(Some, |standing| standing.trouble);
-        let error = trouble.or_else(|| site.volumes.strays.trouble(&facts.id))?;
+        let error = trouble.or_else(|| monitor.volumes.strays.trouble(&facts.id))?;
         let remedy = remedy_of_volume(&error, name, &facts.storage);
         let remedy = match error.code {
             Code::VolumeChanged => remedy,
@@ -385,14 +392,19 @@ fn volumes_here(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 /// Volumes of other homes: failures to follow them, and to hold the required replicas.
-fn volumes_followed(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn volumes_followed(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     let followed = snapshot.volumes.iter().filter(|(_, facts)| snapshot.follows(facts));
-    followed.flat_map(|(name, facts)| followed_volume(site, snapshot, name, facts)).collect()
+    followed.flat_map(|(name, facts)| followed_volume(monitor, snapshot, name, facts)).collect()
 }
 
-fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &VolumeConfig) -> Vec<Finding> {
+fn followed_volume(
+    monitor: &Arc<Monitor>,
+    snapshot: &Snapshot,
+    name: &str,
+    facts: &VolumeConfig,
+) -> Vec<Finding> {
     let mut found = Vec::new();
-    if let Some(error) = site.volumes.following.standing(&facts.id).trouble {
+    if let Some(error) = monitor.volumes.following.standing(&facts.id).trouble {
         let severity = if error.kind() == Kind::Unavailable { Severity::Warning } else { Severity::Critical };
         let words = format!("{} is no longer followed", facts.home);
         let finding = Finding::of("volume", name, severity, &error).saying(&words).lasting(HOME_SILENT_FOR);
@@ -406,7 +418,7 @@ fn followed_volume(site: &Arc<Site>, snapshot: &Snapshot, name: &str, facts: &Vo
         let finding = Finding::of("volume", name, Severity::Warning, &error).saying(words);
         found.push(finding.mended_by(remedy_of_volume(&error, name, &facts.storage)));
     }
-    if let Some(error) = site.volumes.holding.shown(&facts.id, facts).trouble {
+    if let Some(error) = monitor.volumes.holding.shown(&facts.id, facts).trouble {
         let words = "required replicas do not arrive";
         let finding = Finding::of("replicas", name, Severity::Warning, &error).saying(words);
         found.push(finding.mended_by(format!("`renkei volume show {name}` says which")));
@@ -443,7 +455,7 @@ fn lost_sites(volume: &str, lost: &[SiteName]) -> Option<Finding> {
 }
 
 /// At the home: followers that have stopped asking for records.
-fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
+fn followers_behind(monitor: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
     // A volume in trouble answers no follower, and is reported itself.
     let is_well = |name: &str| {
         snapshot
@@ -456,7 +468,8 @@ fn followers_behind(site: &Arc<Site>, snapshot: &Snapshot) -> Vec<Finding> {
     own.flat_map(|(name, facts)| {
         let known = snapshot.volume_tree(facts.id).and_then(|tree| followers(&tree)).unwrap_or_default();
         let behind = known.into_keys().filter(|follower| {
-            let last = site.volumes.confirmed.last(facts.id, follower).unwrap_or(site.context.started());
+            let last =
+                monitor.volumes.confirmed.last(facts.id, follower).unwrap_or(monitor.context.started());
             last.elapsed() > FOLLOWER_SILENT_FOR && may(facts, &Principal::Host(follower.clone()), Need::Read)
         });
         behind.map(|follower| behind_finding(name, &follower)).collect::<Vec<_>>()
@@ -474,12 +487,12 @@ fn behind_finding(volume: &str, follower: &SiteName) -> Finding {
 }
 
 /// An unusable catalogue, and transfers that wait after a failed attempt.
-fn queue(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
-    if let Some(error) = site.queue.state.trouble() {
+fn queue(monitor: &Arc<Monitor>, _: &Snapshot) -> Vec<Finding> {
+    if let Some(error) = monitor.queue.state.trouble() {
         let words = "the queue is stopped: no transfer is started";
         return vec![Finding::of("queue", "", Severity::Critical, &error).saying(words)];
     }
-    let Ok(catalogue) = site.queue.state.catalogue() else { return Vec::new() };
+    let Ok(catalogue) = monitor.queue.state.catalogue() else { return Vec::new() };
     let listed = Listed::default();
     let rows =
         match catalogue.list(&Listing { owner: None, listed: &listed, state: None, limit: MOST_TRANSFERS }) {
@@ -530,7 +543,7 @@ fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
 }
 
 /// Drop folders with errors.
-fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
+fn rules(monitor: &Arc<Monitor>, _: &Snapshot) -> Vec<Finding> {
     let finding = |(name, error): (String, Error)| {
         let finding = Finding::of("rule", &name, Severity::Warning, &error);
         let remedy = match error.code {
@@ -540,7 +553,7 @@ fn rules(site: &Arc<Site>, _: &Snapshot) -> Vec<Finding> {
         finding.saying("a drop folder is not forwarded as it should be").mended_by(remedy)
     };
     let troubles =
-        site.drop_folders.states().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
+        monitor.drop_folders.states().into_iter().filter_map(|(name, state)| Some((name, state.trouble?)));
     troubles.map(finding).collect()
 }
 

@@ -3,9 +3,9 @@
 //! The administrator sees all of it. Users see the volumes that they may open, the sites that they may know, their
 //! own mapping, and their own certificates.
 
+use super::Monitor;
 use super::conditions::Condition;
 use super::console::Visitor;
-use crate::Site;
 use crate::queue::drop_folders::{RuleState, label};
 use crate::volume::admin::manages;
 use crate::workers::Worker;
@@ -129,12 +129,12 @@ pub struct Mount {
     pub until: Option<SystemTime>,
 }
 
-impl Site {
+impl Monitor {
     // ---- volumes --------------------------------------------------------------------------------------------
 
     /// The names of the volumes that a visitor may see.
     pub fn volumes_seen(&self, visitor: &Visitor) -> Vec<String> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         match visitor.caller().user() {
             None => snapshot.volumes.keys().cloned().collect(),
             Some(access) => access.volumes().into_iter().map(|(name, _)| name.clone()).collect(),
@@ -146,7 +146,7 @@ impl Site {
     /// # Errors
     /// `VolumeUnknown`, and those of its storage and catalogue.
     pub fn volume_seen(&self, visitor: &Visitor, name: &str) -> Result<VolumeStatus, Error> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
         if !self.volumes_seen(visitor).iter().any(|seen| seen == name) {
             return Err(unknown(name));
@@ -163,7 +163,7 @@ impl Site {
 
     /// The followers of a volume of this site, for the administrator and its managers.
     pub fn followers_seen(&self, visitor: &Visitor, name: &str) -> Vec<Follower> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let Some(facts) = snapshot.volumes.get(name).filter(|facts| !snapshot.follows(facts)) else {
             return Vec::new();
         };
@@ -183,7 +183,7 @@ impl Site {
 
     /// The trusted sites, as far as a visitor may know them.
     pub fn partners_seen(&self, visitor: &Visitor) -> Vec<Partner> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.caller().user().map(|access| access.principal.site().clone());
         let (conditions, unreached) = (self.conditions(), self.relay.memory.unreached());
@@ -212,14 +212,14 @@ impl Site {
 
     /// The changed cards, the newest first; for the administrator.
     pub fn card_changes(&self) -> Vec<CardChange> {
-        newest(self.home(), SHOWN_CHANGES)
+        newest(self.context.home(), SHOWN_CHANGES)
     }
 
     // ---- mapping --------------------------------------------------------------------------------------------
 
     /// The map, for the administrator.
     pub fn map_rules(&self) -> Map {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         Map {
             rules: snapshot.mapping.rules().to_vec(),
             own_users: snapshot.config.map_own_users,
@@ -232,7 +232,7 @@ impl Site {
     /// # Errors
     /// `UsageInvalid` for an invalid principal.
     pub fn test_map(&self, principal: &str) -> Result<Tested, Error> {
-        let (snapshot, principal) = (self.last_snapshot(), Principal::parse(principal)?);
+        let (snapshot, principal) = (self.context.last_snapshot(), Principal::parse(principal)?);
         let verdict = resolve(&snapshot.mapping, &snapshot.config, &principal);
         let outcome = account_of(&snapshot.mapping, &snapshot.config, &principal);
         Ok(Tested { principal, verdict, outcome })
@@ -242,7 +242,7 @@ impl Site {
 
     /// The drop folders, for the administrator.
     pub fn drop_folders_seen(&self) -> Vec<DropFolder> {
-        let (snapshot, mut states) = (self.last_snapshot(), self.drop_folders.states());
+        let (snapshot, mut states) = (self.context.last_snapshot(), self.drop_folders.states());
         let folder = |(name, rule): (&String, &Rule)| DropFolder {
             name: name.clone(),
             rule: rule.clone(),
@@ -261,7 +261,7 @@ impl Site {
 
     /// The certificates of the PoP, of the web and of the trusted authorities, for the administrator.
     pub fn own_certificates(&self) -> Vec<OwnCertificate> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let mut all = Vec::new();
         if let Some(leaf) = snapshot.credential.chain.first() {
             let about = hosts(leaf).unwrap_or_default().join(", ");
@@ -294,7 +294,7 @@ impl Site {
     /// Those of the files.
     pub fn issued_certificates(&self, visitor: &Visitor) -> Result<Inventory, Error> {
         issued::inventory(
-            self.home(),
+            self.context.home(),
             visitor.caller().user().map(|access| &access.principal),
             SystemTime::now(),
         )
@@ -305,10 +305,10 @@ impl Site {
     /// # Errors
     /// Those of the files.
     pub fn mounts_seen(&self, visitor: &Visitor) -> Result<Vec<Mount>, Error> {
-        let mut grants = mounting::list(self.home())?;
+        let mut grants = mounting::list(self.context.home())?;
         grants.retain(|grant| visitor.sees(&grant.user.to_string()));
         let mount = |grant: mounting::Grant| {
-            let until = mounting::valid_until(self.home(), &grant.number)?;
+            let until = mounting::valid_until(self.context.home(), &grant.number)?;
             Ok(Mount { name: grant.name, user: grant.user.to_string(), since: grant.since, until })
         };
         grants.into_iter().map(mount).collect()

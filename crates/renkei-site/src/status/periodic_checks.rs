@@ -4,34 +4,35 @@
 //! those in a storage that is missing. The checks have a thread each, because one at a storage may block for ever
 //! where a remote file system hangs; another one samples the progress of transfers.
 
-use crate::Site;
+use super::Monitor;
+use crate::volume::home::log_truncation::spawn_trimming;
 use renkei_core::error::{Code, Error};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval of the checks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the threads of the checks, which run as long as the PoP lives.
-pub fn spawn_watch(site: &Arc<Site>) -> Result<(), Error> {
-    site.context.spawn_every(site, "rates", LOOK_EVERY, |site| site.transfers.active.look())?;
-    site.context.spawn_every(site, "watch", LOOK_EVERY, |site| site.judge(&site.snapshot()))?;
-    site.context.spawn_every(site, "web", LOOK_EVERY, |site| {
-        let now = site.last_snapshot();
+pub(crate) fn spawn_checks(room: &Arc<Monitor>) -> Result<(), Error> {
+    let context = &room.context;
+    context.spawn_every(room, "rates", LOOK_EVERY, |room| room.transfers.active.look())?;
+    context.spawn_every(room, "web", LOOK_EVERY, |room| {
+        let now = room.context.last_snapshot();
         now.web.look(&now.config.web);
-        site.context.workers.note("web", now.web.trouble());
+        room.context.workers.note("web", now.web.trouble());
     })?;
-    site.context.spawn_every(site, "volumes", LOOK_EVERY, |site| site.last_snapshot().follow_volumes())?;
-    crate::volume::home::log_truncation::spawn_trimming(&site.volumes)?;
-    site.context.spawn_every(site, "storages", LOOK_EVERY, Site::watch_storages)
+    context.spawn_every(room, "volumes", LOOK_EVERY, |room| room.context.last_snapshot().follow_volumes())?;
+    spawn_trimming(&room.volumes)?;
+    context.spawn_every(room, "storages", LOOK_EVERY, Monitor::watch_storages)
 }
 
-impl Site {
+impl Monitor {
     /// Checks the storages, and stops transfers in one that is missing, was replaced by another directory or was
     /// removed.
     fn watch_storages(&self) {
-        let now = self.last_snapshot();
+        let now = self.context.last_snapshot();
         now.look_at_storages();
         let exchanged: Vec<&str> = now
             .storages
@@ -49,7 +50,7 @@ impl Site {
 /// Timeout for the release of a removed storage.
 const RELEASED_WITHIN: Duration = Duration::from_secs(20);
 
-impl Site {
+impl Monitor {
     /// Waits until no file below a directory is open any more, after its storage was removed; returns how many
     /// still are.
     pub fn await_release(&self, root: &Path) -> usize {
@@ -58,7 +59,7 @@ impl Site {
         let root = root.canonicalize().unwrap_or_else(|_| root.into());
         let begin = Instant::now();
         loop {
-            let now = self.last_snapshot();
+            let now = self.context.last_snapshot();
             let mut others = now.storages.values().map(|other| &other.storage.path);
             // Files that another storage has open there are legitimate.
             let is_served = others.any(|other| other.starts_with(&root) || root.starts_with(other));

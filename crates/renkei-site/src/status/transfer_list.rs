@@ -4,8 +4,8 @@
 //! A queued transfer is one entry, however many attempts it had. A page is made in bounded time: for a selective
 //! search of a long queue a limited number of rows is examined, and the page carries the cursor to continue from.
 
+use super::Monitor;
 use super::console::Visitor;
-use crate::Site;
 use crate::transfer::history::{Outcome, Run};
 use renkei_catalogue::{Catalogue, Listing, hex_id, parse_id};
 use renkei_core::error::{Code, Error};
@@ -96,7 +96,7 @@ pub struct Page {
     pub trouble: Option<Error>,
 }
 
-impl Site {
+impl Monitor {
     /// A page of the transfers that a visitor may see.
     pub fn transfer_page(&self, visitor: &Visitor, wanted: &Wanted) -> Page {
         let (queued, upto, trouble) = match self.queued_part(visitor, wanted) {

@@ -1,8 +1,8 @@
 //! Data for the console: this PoP, the paths to other sites, transfers; limited to what the visitor may see.
 
+use super::Monitor;
 use super::conditions::Condition;
 use super::console::Visitor;
-use crate::Site;
 use crate::access::Access;
 use crate::transfer::history::{Outcome, Run, Way};
 use renkei_core::error::Code;
@@ -59,7 +59,7 @@ impl Visitor {
         self.caller().user().is_none_or(|access| access.principal.to_string() == principal)
     }
 
-    /// Whether the visitor may see the trusted sites: a user of this site, as in [`Site::card`], or the
+    /// Whether the visitor may see the trusted sites: a user of this site, as in `Site::card`, or the
     /// administrator.
     pub(crate) fn sees_trust(&self, own: &SiteName) -> bool {
         let own_user = |access: &Access| match &access.principal {
@@ -70,10 +70,10 @@ impl Visitor {
     }
 }
 
-impl Site {
+impl Monitor {
     /// Status of the PoP.
     pub fn overview(self: &Arc<Self>, visitor: &Visitor) -> Overview {
-        let (snapshot, counters) = (self.last_snapshot(), &self.context.counters);
+        let (snapshot, counters) = (self.context.last_snapshot(), &self.context.counters);
         let is_admin = visitor.caller().is_administrator();
         let ended = || {
             [&counters.transfers_done, &counters.transfers_failed].map(|n| n.load(Ordering::Relaxed)).into()
@@ -102,7 +102,7 @@ impl Site {
     /// The trusted sites, limited to what the visitor may know: all for own users and the administrator, the own
     /// site for others.
     pub fn neighbours(&self, visitor: &Visitor) -> Vec<Neighbour> {
-        let snapshot = self.last_snapshot();
+        let snapshot = self.context.last_snapshot();
         let knows_all = visitor.sees_trust(&snapshot.site);
         let own = visitor.caller().user().map(|access| access.principal.site());
         let (running, lines) = (self.runs(visitor), self.relay.line_status(|_| true));
