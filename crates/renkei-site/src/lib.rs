@@ -4,11 +4,12 @@
 //! account and the current [`Snapshot`]. All file work is then done by threads that run as that account. Files the
 //! administrator changes (configuration, mapping, trust) take effect with the next request.
 //!
-//! [`Context`] is the state that all services share. A room for each service: [`transfer`], [`files`], [`queue`], [`buffer`], [`volume`], [`storage`], [`partners`],
-//! [`relay`] and [`status`]. [`Relay`](relay::Relay), [`Partners`](partners::Partners), [`VolumeService`] and
-//! [`Console`](status::console::Console) own their state and know the context and the rooms below them, not the site;
-//! the others are `impl Site` and call one another through it. Uses: all crates below but `renkei-mount` and
-//! `renkei-lab`. Non-goals: protocols, which are the doors'.
+//! [`Context`] is the state that all services share. Each service is a room, a struct that owns its state and knows the
+//! context and the rooms below it, not the site: [`Relay`](relay::Relay), [`Partners`](partners::Partners), [`Transfers`],
+//! [`VolumeService`], [`BufferService`], [`Queue`], [`DropFolders`], [`FileService`], [`Monitor`] and
+//! [`Console`](status::console::Console), made in this order. The site itself judges their work when the configuration
+//! changes, and stops them. Uses: all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the
+//! doors'.
 
 pub mod access;
 mod admission;
@@ -37,15 +38,16 @@ pub use context::{Context, Counters};
 use access::{Access, Proof};
 use buffer::api::BufferService;
 use evidence::Evidence;
+use files::FileService;
 use queue::Queue;
 use queue::drop_folders::DropFolders;
 use queue::state::QueueState;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
-use renkei_core::path::SiteName;
-use renkei_store::locks::LockTable;
+use renkei_core::identity::{Need, Principal};
+use renkei_core::path::{Place, SiteName};
+use renkei_mover::files::workspace::Workspace;
 use snapshot::Snapshot;
 use status::Monitor;
 use status::periodic_checks::{LOOK_EVERY, spawn_checks};
@@ -66,14 +68,11 @@ pub struct Site {
     queue: Arc<Queue>,
     drop_folders: Arc<DropFolders>,
     buffer: Arc<BufferService>,
-    pub(crate) locks: Arc<LockTable>,
+    files: Arc<FileService>,
     pub(crate) relay: Arc<relay::Relay>,
     pub(crate) volumes: Arc<VolumeService>,
     console: status::console::Console,
     monitor: Arc<Monitor>,
-    pub(crate) lending: files::file_sessions::FdPassing,
-    pub(crate) left_drafts: files::file_sessions::LeftDrafts,
-    pub(crate) workspaces: files::workspaces::Workspaces,
 }
 
 impl Site {
@@ -93,6 +92,7 @@ impl Site {
         let buffer = Arc::new(BufferService::new(&context, state.clone()));
         let queue = Arc::new(Queue::new(&context, &relay, &partners, &transfers, &buffer, &state));
         let drop_folders = Arc::new(DropFolders::new(&context, &transfers, &queue));
+        let files = Arc::new(FileService::new(&context, &transfers));
         let monitor =
             Arc::new(Monitor::new(&context, &relay, &partners, &transfers, &volumes, &queue, &drop_folders));
         let site = Arc::new(Site {
@@ -104,12 +104,9 @@ impl Site {
             queue,
             drop_folders,
             buffer,
-            locks: Arc::default(),
+            files,
             console: status::console::Console::new(&context),
             monitor,
-            lending: files::file_sessions::FdPassing::default(),
-            left_drafts: files::file_sessions::LeftDrafts::default(),
-            workspaces: files::workspaces::Workspaces::default(),
             context,
         });
         Ok(site)
@@ -133,6 +130,19 @@ impl Site {
     /// The transfers.
     pub fn transfers(&self) -> &Arc<Transfers> {
         &self.transfers
+    }
+
+    /// The files.
+    pub fn file_service(&self) -> &Arc<FileService> {
+        &self.files
+    }
+
+    /// The files of a place ([`FileService::open`]).
+    ///
+    /// # Errors
+    /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
+    pub fn files(&self, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
+        self.files.open(access, place, need)
     }
 
     /// The queue.
@@ -225,7 +235,7 @@ impl Site {
     /// Re-evaluates running transfers, sessions and circuits against a new configuration and ends those it forbids.
     fn judge(&self, now: &Arc<Snapshot>) {
         self.transfers.judge(now);
-        self.workspaces.judge(now);
+        self.files.workspaces.judge(now);
         self.partners.distribute_revocations(now, self.queue.state.judge(now));
         forget_writers(now);
         self.relay.judge(now);
@@ -250,6 +260,6 @@ impl Site {
         let error = error.at(self.name().as_str());
         self.queue.stop(&error);
         self.transfers.stop_all(&error);
-        self.workspaces.stop_all(&error);
+        self.files.workspaces.stop_all(&error);
     }
 }

@@ -61,7 +61,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     let site = Site::open(home, config)?;
     let socket = bind_socket(&site.home().socket())?;
     site.volumes().begin_after_restore()?;
-    spawn_draft_sweep(&site)?;
+    spawn_draft_sweep(site.file_service())?;
     spawn_cleanup(site.context())?;
     site.spawn_watch()?;
     spawn_renewal(site.context())?;
@@ -91,7 +91,7 @@ pub fn run_agent(mut export: Export, on_ready: impl FnOnce(&Site)) -> Result<End
     let home = export.home().clone();
     let config = Config::load(&home)?;
     let site = Site::open(home, config)?;
-    spawn_draft_sweep(&site)?;
+    spawn_draft_sweep(site.file_service())?;
     spawn_cleanup(site.context())?;
     site.spawn_watch()?;
     export.spawn(site.transfers())?;
@@ -218,7 +218,7 @@ impl Handler for Local {
     }
 
     fn lend(&self, peer: Peer, request: &Value) -> Result<OwnedFd, Error> {
-        self.site.lend(peer.uid, &field(request, "key")?, field(request, "handle")?)
+        self.site.file_service().lend(peer.uid, &field(request, "key")?, field(request, "handle")?)
     }
 }
 

@@ -189,7 +189,9 @@ fn dispatch(
         Request::OpenSend(open) => site.transfers().send(access, open, id, control).map(Outcome::Transferred),
         Request::OpenCopy { copy, by } => open_copy(id, &copy, by, access, control, site),
         Request::OpenFound(open) => wire3::open_found(id, &open, access, control, site),
-        Request::OpenFiles(open) => site.attend(access, &open, id, control).map(Outcome::Attended),
+        Request::OpenFiles(open) => {
+            site.file_service().attend(access, &open, id, control).map(Outcome::Attended)
+        }
         Request::Push { send, to, grant } => {
             let watch = Watch::with_failures().with_names(send.tell_names);
             let leave = Leave::Grant(grant);
@@ -234,19 +236,21 @@ fn operate(
     Ok(match request {
         Request::Whoami => Reply::Identity(access.identity()),
         Request::Status => Reply::Status(site.monitor().status(Caller::User(access))),
-        Request::Stat(place) => Reply::Entry(site.stat(access, place)?),
-        Request::StatDir(place) => Reply::Entry(site.stat_dir(access, place)?),
+        Request::Stat(place) => Reply::Entry(site.file_service().stat(access, place)?),
+        Request::StatDir(place) => Reply::Entry(site.file_service().stat_dir(access, place)?),
         Request::List(place) => return list(id, place, access, link, site),
-        Request::Mkdir { place, parents } => done(site.mkdir(access, &place, parents)?),
-        Request::Remove { place, recursive } => done(site.remove(access, &place, recursive, stop)?),
-        Request::Rename { from, to } => done(site.rename(access, &from, &to)?),
-        Request::Usage(place) => Reply::Usage(site.usage(access, &place, stop)?),
-        Request::Space(place) => Reply::Space(site.space(access, &place)?),
+        Request::Mkdir { place, parents } => done(site.file_service().mkdir(access, &place, parents)?),
+        Request::Remove { place, recursive } => {
+            done(site.file_service().remove(access, &place, recursive, stop)?)
+        }
+        Request::Rename { from, to } => done(site.file_service().rename(access, &from, &to)?),
+        Request::Usage(place) => Reply::Usage(site.file_service().usage(access, &place, stop)?),
+        Request::Space(place) => Reply::Space(site.file_service().space(access, &place)?),
         Request::Checksum { place, algorithm } => {
-            Reply::Checksum(site.checksum(access, &place, algorithm, stop)?)
+            Reply::Checksum(site.file_service().checksum(access, &place, algorithm, stop)?)
         }
         Request::KnownChecksum { place, algorithm } => {
-            Reply::Checksum(site.known_checksum(access, &place, algorithm)?)
+            Reply::Checksum(site.volumes().known_checksum(access, &place, algorithm)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.transfers().grant(access, open, peer)?),
         Request::Submit(all) => Reply::Submitted(site.queue().submit(access, all)?),
@@ -319,7 +323,7 @@ fn list(
             |entries| link.send(&Control::Reply { id, reply: Ok(Reply::Listing { entries, more: true }) });
         parts(entries, BATCH_ENTRIES).into_iter().try_for_each(send)
     };
-    site.list(access, place, on_part)?;
+    site.file_service().list(access, place, on_part)?;
     Ok(Reply::Listing { entries: Vec::new(), more: false })
 }
 
@@ -333,7 +337,7 @@ fn open_copy(
     site: &Arc<Site>,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (layout, open) = alive(&link, |_| site.resolve_copy(access, copy))?;
+    let (layout, open) = alive(&link, |_| site.file_service().resolve_copy(access, copy))?;
     link.send(&Control::Reply { id, reply: Ok(Reply::Layout(layout)) })?;
     match by {
         CopySender::Asker | CopySender::PopFor(_) => {

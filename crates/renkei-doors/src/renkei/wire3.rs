@@ -21,7 +21,7 @@ pub(super) fn open_found(
     site: &Arc<Site>,
 ) -> Result<Outcome, Error> {
     let link = control.sender();
-    let (found, receive) = alive(&link, |_| site.find(access, open))?;
+    let (found, receive) = alive(&link, |_| site.file_service().find(access, open))?;
     link.send(&Control::Reply { id, reply: Ok(Reply::Found(found)) })?;
     match receive {
         Some(open) => site.transfers().receive(access, open, id, control).map(Outcome::Transferred),

@@ -6,13 +6,14 @@
 //! abandoned drafts are found and removed: after ten minutes, or by the clean-up of abandoned transfers if the PoP
 //! ended meanwhile.
 
+use super::FileService;
 use super::remote_locks::RemoteLocks;
+use crate::Counters;
 use crate::access::Access;
 use crate::transfer::cleanup::clean_up_job;
 use crate::transfer::jobs::running;
 use crate::transfer::tickets::offer_streams;
 use crate::transfer::{Stop, Watch};
-use crate::{Counters, Site};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::journal::{Header, VERSION};
@@ -40,7 +41,7 @@ const NO_UID: u32 = u32::MAX;
 /// Maximum journals of writing sessions of one principal; they are kept for a week after a crash.
 const MAX_UNFINISHED: usize = 4096;
 
-impl Site {
+impl FileService {
     /// Serves a file session; `request` is answered when the streams may connect.
     ///
     /// # Errors
@@ -150,7 +151,7 @@ impl Site {
             local: Vec::new(),
             account: job.account.name.clone(),
         };
-        let (folder, owner) = (self.home().journal_dir(), access.principal.to_string());
+        let (folder, owner) = (self.context.home().journal_dir(), access.principal.to_string());
         check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
         let (mut journal, state) = Journal::open(&folder, &header, &|_| Ok(()))?;
         journal.sign(&state, &owner)?;
@@ -176,9 +177,9 @@ impl LeftDrafts {
 }
 
 /// Starts the thread that removes abandoned drafts.
-pub fn spawn_draft_sweep(site: &Arc<Site>) -> Result<(), Error> {
-    site.context.spawn_every(site, "drafts", DRAFTS_KEPT / 10, |site| {
-        site.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(&site.context, number));
+pub fn spawn_draft_sweep(room: &Arc<FileService>) -> Result<(), Error> {
+    room.context.spawn_every(room, "drafts", DRAFTS_KEPT / 10, |room| {
+        room.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(&room.context, number));
     })
 }
 
@@ -242,7 +243,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-impl Site {
+impl FileService {
     /// The descriptor of a plain file that a file session has open for reading, for a process of this machine that
     /// knows the session's secret and runs as the session's user or as the administrator.
     ///
@@ -250,7 +251,7 @@ impl Site {
     /// `NotOpen` if there is no such session of that caller, `Unsupported` if the handle has no descriptor to pass.
     pub fn lend(&self, caller: u32, key: &SessionKey, handle: Handle) -> Result<OwnedFd, Error> {
         let refusal = |code, cause| Error::new(code, "lend", format_args!("handle {handle}"), cause);
-        let local_files = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.name()));
+        let local_files = self.lending.find(key, |borrowed| borrowed.is_for(caller, &self.context.name()));
         let local_files =
             local_files.ok_or_else(|| refusal(Code::NotOpen, "no session of yours at this PoP"))?;
         local_files.descriptor(handle).ok_or_else(|| refusal(Code::Unsupported, "it has no plain file"))

@@ -7,8 +7,10 @@ pub mod file_sessions;
 pub(crate) mod remote_locks;
 pub(crate) mod workspaces;
 
-use super::Site;
 use super::access::Access;
+use crate::Context;
+use crate::transfer::Transfers;
+use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::layout::CopyLayout;
@@ -17,14 +19,38 @@ use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
 use renkei_store::checksum::Checksum;
+use renkei_store::locks::LockTable;
 use renkei_store::permission_denied::{Attempt, refused};
 use renkei_store::temp::is_temp_name;
 use renkei_store::temp::refuse_temp_names;
 use renkei_store::tree::{disk_usage, remove_tree_while};
 use renkei_store::{Detail, Dir, ReadFile, Store};
 use std::sync::Arc;
+use workspaces::Workspaces;
 
-impl Site {
+/// The files of a PoP.
+pub struct FileService {
+    context: Arc<Context>,
+    transfers: Arc<Transfers>,
+    locks: Arc<LockTable>,
+    lending: FdPassing,
+    left_drafts: LeftDrafts,
+    pub(crate) workspaces: Workspaces,
+}
+
+impl FileService {
+    /// The files of a PoP, none of them open.
+    pub(crate) fn new(context: &Arc<Context>, transfers: &Arc<Transfers>) -> Self {
+        FileService {
+            context: context.clone(),
+            transfers: transfers.clone(),
+            locks: Arc::default(),
+            lending: FdPassing::default(),
+            left_drafts: LeftDrafts::default(),
+            workspaces: Workspaces::default(),
+        }
+    }
+
     /// One entry's metadata; the root and each storage show as directories.
     pub fn stat(&self, access: &Access, place: Option<Place>) -> Result<Entry, Error> {
         let Some(place) = place else { return Ok(folder(RelPath::root())) };
@@ -49,7 +75,7 @@ impl Site {
     /// is missing.
     ///
     /// # Errors
-    /// Those of [`OpenCopy::resolve`], [`Site::stat_dir`] and [`Site::mkdir`].
+    /// Those of [`OpenCopy::resolve`], [`FileService::stat_dir`] and [`FileService::mkdir`].
     pub fn resolve_copy(&self, access: &Access, copy: &OpenCopy) -> Result<(CopyLayout, OpenReceive), Error> {
         let found = self.found(access, &copy.to)?;
         let resolved = copy.resolve(found).map_err(|error| error.at(access.site()))?;
@@ -160,28 +186,6 @@ impl Site {
             checksum(&*read(store, path, opened)?, algorithm, &stop)
         };
         at(access, place, access.examine(place)?.run("checksum", work))
-    }
-}
-
-impl Site {
-    /// The checksum of a file that was computed when its content came, without reading the file.
-    ///
-    /// # Errors
-    /// `PathNotFound` if none of the present content is known.
-    pub fn known_checksum(
-        &self,
-        access: &Access,
-        place: &Place,
-        algorithm: Algorithm,
-    ) -> Result<Vec<u8>, Error> {
-        let is_of_volume = self.snapshot().volumes.contains_key(&place.storage);
-        let known = if is_of_volume && algorithm == Algorithm::Blake3 {
-            self.volumes().known_digest(access, place)?.map(|digest| digest.to_vec())
-        } else {
-            remembered_checksum(access, place, algorithm)?
-        };
-        let cause = "none of the present content is known; without --known the file is read";
-        known.ok_or_else(|| Error::new(Code::PathNotFound, "tell checksum", place, cause).at(access.site()))
     }
 }
 

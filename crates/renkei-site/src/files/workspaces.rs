@@ -5,9 +5,10 @@
 //! refuses all further operations.
 //! Operations run on threads of the account that the place is opened as. Each change is noted in the audit log.
 
+use super::FileService;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
-use crate::{Counters, Site};
+use crate::{Context, Counters};
 use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::path::Place;
@@ -43,7 +44,7 @@ impl Workspaces {
     }
 
     /// The open ones; closed ones are forgotten.
-    fn open(&self) -> Vec<Arc<Authorised>> {
+    fn all(&self) -> Vec<Arc<Authorised>> {
         let mut all = self.lock();
         all.retain(|one| one.strong_count() > 0);
         all.iter().filter_map(Weak::upgrade).collect()
@@ -51,7 +52,7 @@ impl Workspaces {
 
     /// Ends those whose access was refused twice: a file may be read while it is rewritten.
     pub(crate) fn judge(&self, now: &Arc<Snapshot>) {
-        for one in self.open() {
+        for one in self.all() {
             let refused = one.judge(now).err();
             let again = one.refused.swap(refused.is_some(), Ordering::AcqRel);
             if let (Some(error), true) = (refused, again) {
@@ -63,7 +64,7 @@ impl Workspaces {
 
     /// Ends all.
     pub(crate) fn stop_all(&self, error: &Error) {
-        self.open().into_iter().for_each(|one| one.stop.stop(error.clone()));
+        self.all().into_iter().for_each(|one| one.stop.stop(error.clone()));
     }
 }
 
@@ -84,12 +85,12 @@ impl Authorised {
     }
 }
 
-impl Site {
+impl FileService {
     /// The files of a place, for a principal that needs them to look at, to list, to read or to write.
     ///
     /// # Errors
     /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
-    pub fn files(self: &Arc<Self>, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
+    pub fn open(&self, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
         let side = |error: Error| error.at(access.site());
         let opened = access.open_for(place, need)?;
         let root = format!("/{}", place.storage);
@@ -107,15 +108,15 @@ impl Site {
         });
         self.workspaces.lock().push(Arc::downgrade(&authorised));
         // Rights may have changed since the access was made.
-        authorised.judge(&self.last_snapshot()).map_err(side)?;
-        let site = self.clone();
-        Ok(Workspace::new(Arc::new(AccountFiles { site, local: Some(local), account, root, authorised })))
+        authorised.judge(&self.context.last_snapshot()).map_err(side)?;
+        let context = self.context.clone();
+        Ok(Workspace::new(Arc::new(AccountFiles { context, local: Some(local), account, root, authorised })))
     }
 }
 
 /// The files of a workspace: each operation is checked, noted and executed as the account.
 struct AccountFiles {
-    site: Arc<Site>,
+    context: Arc<Context>,
     /// Some until it is dropped.
     local: Option<Arc<LocalFiles>>,
     account: Account,
@@ -130,7 +131,7 @@ impl AccountFiles {
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.authorised.check()?;
-        Counters::add(&self.site.context.counters.file_operations_total, 1);
+        Counters::add(&self.context.counters.file_operations_total, 1);
         let local = self.local.clone().expect("it is open until it is dropped");
         let done = self.account.run("files", move || work(&local));
         done.map_err(|error| error.under(&self.root).at(self.authorised.access.site()))
@@ -150,7 +151,7 @@ impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.authorised.check()?;
         self.audit(&op);
-        Counters::add(&self.site.context.counters.file_bytes_total, content.len() as u64);
+        Counters::add(&self.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
         let content = content.to_vec();
         self.run(move |local| local.operate(op, &content))
@@ -164,7 +165,7 @@ impl Files for AccountFiles {
             read.truncate(count);
             Ok(read)
         })?;
-        Counters::add(&self.site.context.counters.file_bytes_total, read.len() as u64);
+        Counters::add(&self.context.counters.file_bytes_total, read.len() as u64);
         buf[..read.len()].copy_from_slice(&read);
         Ok(read.len())
     }
@@ -221,6 +222,7 @@ fn name(op: &Op) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Site;
     use renkei_config::Config;
     use renkei_core::error::Code;
     use renkei_core::path::RelPath;
@@ -261,7 +263,7 @@ mod tests {
         drop(workspace);
         let left = std::fs::read_dir(dir.path().join("data")).unwrap().map(|item| item.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), [".rk~storage"], "more than the marker is left");
-        assert!(site.workspaces.open().is_empty());
+        assert!(site.files.workspaces.all().is_empty());
     }
 
     #[test]

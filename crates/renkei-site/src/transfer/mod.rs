@@ -1,7 +1,7 @@
 //! Transfers a PoP takes part in: receiving from and sending to the peer of a session, and pushes to other sites.
 //!
-//! [`Transfers`] is the room. [`sessions`] serves the peer of a session, [`push`] sends to another site, over connections
-//! of the [`connection_pool`]. [`tickets`] lets data streams join a session, [`active`] lists running transfers and
+//! [`Transfers`] is the room. `sessions` serves the peer of a session, [`push`] sends to another site, over connections
+//! of the [`connection_pool`]. [`tickets`] lets data streams join a session, `active` lists running transfers and
 //! [`history`] ended ones; [`unfinished`] lists those that stopped, and [`cleanup`] removes abandoned ones. The bytes are
 //! moved by `renkei_mover`.
 

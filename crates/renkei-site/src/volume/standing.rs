@@ -147,6 +147,26 @@ impl VolumeService {
         Ok(content.digest.or(held.and_then(|held| held.digest)))
     }
 
+    /// The checksum of a file that was computed when its content came, without reading the file.
+    ///
+    /// # Errors
+    /// `PathNotFound` if none of the present content is known.
+    pub fn known_checksum(
+        &self,
+        access: &Access,
+        place: &Place,
+        algorithm: Algorithm,
+    ) -> Result<Vec<u8>, Error> {
+        let is_of_volume = self.context.snapshot().volumes.contains_key(&place.storage);
+        let known = if is_of_volume && algorithm == Algorithm::Blake3 {
+            self.known_digest(access, place)?.map(|digest| digest.to_vec())
+        } else {
+            remembered_checksum(access, place, algorithm)?
+        };
+        let cause = "none of the present content is known; without --known the file is read";
+        known.ok_or_else(|| Error::new(Code::PathNotFound, "tell checksum", place, cause).at(access.site()))
+    }
+
     /// Removes the tree of a volume whose configuration was removed.
     ///
     /// # Errors

@@ -30,10 +30,6 @@ const LARGE_CIRCLES: &[(&str, usize)] =
 const CIRCLES_OF_FOLDERS: &[(&str, usize)] =
     &[("renkei-core", 4), ("renkei-mover", 2), ("renkei-net", 3), ("renkei-volume", 4), ("renkei", 6)];
 
-/// Folders of `renkei-site` with files that import the facade, and how many. A room knows the context and the rooms
-/// below it; the status observes all of them. The numbers may only fall.
-const KNOW_THE_SITE: &[(&str, usize)] = &[("files", 3)];
-
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[
     "SystemTime::now",
@@ -419,18 +415,13 @@ fn circles_of_folders(all: &[Source]) -> Vec<String> {
     found
 }
 
-/// Rooms of the site do not know the facade, which holds them.
-fn know_the_site(all: &[Source]) -> Vec<String> {
-    let mut folders: BTreeMap<String, usize> = BTreeMap::new();
-    for source in all.iter().filter(|source| !source.path.ends_with("/src/lib.rs")) {
-        let Some(("renkei-site", module)) = source.module() else { continue };
-        if named_paths(&source.shipped, &module).contains(&vec!["Site".to_owned()]) {
-            let folder = source.below_src().unwrap_or_default();
-            *folders.entry(folder[..folder.len() - 1].join("/")).or_default() += 1;
-        }
+/// Rooms of the site do not know the facade, which holds them: each gets the context and the rooms below it.
+fn knows_the_site(source: &Source) -> Vec<String> {
+    let Some(("renkei-site", module)) = source.module() else { return Vec::new() };
+    match named_paths(&source.shipped, &module).contains(&vec!["Site".to_owned()]) {
+        true => vec![format!("{}: it imports the facade", source.path)],
+        false => Vec::new(),
     }
-    let more = folders.into_iter().filter(|(folder, count)| *count > allowed(KNOW_THE_SITE, folder, 0));
-    more.map(|(folder, count)| format!("site/{folder}: {count} files import the facade")).collect()
 }
 
 fn too_long(source: &Source) -> Vec<String> {
@@ -543,7 +534,7 @@ fn folders_are_used_in_one_direction() {
 
 #[test]
 fn rooms_do_not_know_the_site() {
-    enforce_together(know_the_site);
+    enforce(knows_the_site);
 }
 
 #[test]
@@ -607,6 +598,7 @@ fn rules_find_bad_examples() {
         (unfinished, store, "#[ignore]\nfn f() {}"),
         (unwrap_outside_tests, store, "fn f() { g().unwrap(); }\n#[cfg(test)]\nmod tests {}"),
         (too_deep, "crates/renkei-store/src/local/open/again/x.rs", ""),
+        (knows_the_site, "crates/renkei-site/src/relay/x.rs", "use crate::{Context, Site};"),
     ];
     for (number, (rule, path, text)) in bad.iter().enumerate() {
         assert_eq!(rule(&Source::new(path, text)).len(), 1, "example {number}: {path}");
@@ -647,8 +639,6 @@ fn circles_are_found() {
     assert!(large_circles(&five[..4]).is_empty() && circles_of_folders(&five).is_empty());
     let folders = [file("a/x.rs", "use crate::b::y::T;"), file("b/y.rs", "use crate::a::x::S;")];
     assert_eq!(circles_of_folders(&folders).len(), 1);
-    let room = Source::new("crates/renkei-site/src/relay/x.rs", "use crate::{Context, Site};");
-    assert_eq!(know_the_site(&[room]).len(), 1);
     let many: Vec<_> = (0..=MAX_FILES).map(|number| file(&format!("room/f{number}.rs"), "")).collect();
     assert_eq!((too_many_files(&many).len(), too_many_files(&many[1..]).len()), (1, 0));
 }
