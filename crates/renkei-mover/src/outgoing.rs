@@ -28,9 +28,35 @@ const _: () = assert!(BLOCK_BYTES.is_multiple_of(CHUNK_BYTES));
 /// read.
 const GATHERED_BYTES: usize = 64 << 10;
 
-pub(super) struct Outgoing<'a> {
-    stream: TlsStream,
-    session: &'a Session,
+/// The way out of a data stream.
+pub(super) trait ByteSink {
+    /// Sends the bytes, after all that is queued.
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Sends the bytes with the next ones.
+    fn queue(&mut self, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Sends all that is queued.
+    fn flush(&mut self) -> Result<(), Error>;
+}
+
+impl ByteSink for TlsStream {
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        TlsStream::write_all(self, bytes)
+    }
+
+    fn queue(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        TlsStream::queue(self, bytes)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        TlsStream::flush(self)
+    }
+}
+
+pub(super) struct Outgoing<S> {
+    stream: S,
+    session: Arc<Session>,
     /// Complete frames to be sent together.
     frames: Vec<u8>,
     /// Bytes of file content in them.
@@ -41,36 +67,52 @@ pub(super) struct Outgoing<'a> {
     file: Option<(u64, Box<dyn ReadFile>)>,
 }
 
-impl<'a> Outgoing<'a> {
-    pub(super) fn new(stream: TlsStream, session: &'a Session) -> Result<Self, Error> {
-        Ok(Outgoing {
-            stream: stream.with_own_records()?,
+impl<S: ByteSink> Outgoing<S> {
+    pub(super) fn new(stream: S, session: Arc<Session>) -> Self {
+        Outgoing {
+            stream,
             session,
             frames: Vec::with_capacity(2 * WRITE_BYTES),
             packed_bytes: 0,
             chunk: vec![0; CHUNK_BYTES],
             dir: None,
             file: None,
-        })
+        }
     }
 
     /// The stream, for reuse by the next session.
-    pub(super) fn into_stream(self) -> TlsStream {
+    pub(super) fn into_stream(self) -> S {
         self.stream
+    }
+
+    #[cfg(test)]
+    pub(super) fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// Sends units until there are none, then the end of the stream.
     pub(super) fn run(&mut self) -> Result<(), Error> {
         loop {
-            match self.next_unit()? {
-                Next::Send(Unit::Pack(items)) => self.send_pack(items)?,
-                Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
-                Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
-                Next::Nothing => break,
+            let next = self.next_unit()?;
+            if !self.perform(next)? {
+                return Ok(());
             }
         }
-        frame::push(&mut self.frames, FrameKind::StreamEnd, &[]);
-        self.flush()
+    }
+
+    /// Sends a unit, a keep-alive, or the end of the stream, for which it returns false.
+    pub(super) fn perform(&mut self, next: Next) -> Result<bool, Error> {
+        match next {
+            Next::Send(Unit::Pack(items)) => self.send_pack(items)?,
+            Next::Send(Unit::Extent { item, slot }) => self.send_extent(&item, slot)?,
+            Next::ShowLife => self.stream.write_all(&frame::IDLE)?,
+            Next::Nothing => {
+                frame::push(&mut self.frames, FrameKind::StreamEnd, &[]);
+                self.flush()?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The next unit; buffered output is flushed before waiting for it.
@@ -169,21 +211,21 @@ impl<'a> Outgoing<'a> {
         let file = self.open(item)?;
         let before = file.stamp()?;
         if before.size != size {
-            return Err(changed(self.session, item, "it has another size than a moment ago"));
+            return Err(changed(&self.session, item, "it has another size than a moment ago"));
         }
         if self.chunk.len() < size as usize {
             self.chunk.resize(size as usize, 0);
         }
         let count = file.read_at(&mut self.chunk[..size as usize], 0)?;
         if count as u64 != size || file.stamp()? != before {
-            return Err(changed(self.session, item, "written to while it was read"));
+            return Err(changed(&self.session, item, "written to while it was read"));
         }
         Ok(before)
     }
 
     fn open(&mut self, item: &Item) -> Result<Box<dyn ReadFile>, Error> {
         let Some((parent, name)) = item.origin.path.split() else {
-            return Err(changed(self.session, item, "a directory a moment ago"));
+            return Err(changed(&self.session, item, "a directory a moment ago"));
         };
         let source = item.origin.source;
         let cached = self.dir.as_ref().filter(|(s, path, _)| *s == source && path.as_bytes() == parent);
@@ -217,16 +259,16 @@ impl<'a> Outgoing<'a> {
 
     fn send_range(&mut self, item: &Item, slot: u32, range: Range<u64>) -> Result<ExtentEnd, Fault> {
         let EntryKind::File { stamp, sparse } = item.entry.kind else {
-            return Err(Fault::Source(changed(self.session, item, "no regular file")));
+            return Err(Fault::Source(changed(&self.session, item, "no regular file")));
         };
         let file = match self.file.take().filter(|(id, _)| *id == item.id) {
             Some((_, file)) => file,
             None => self.open(item).map_err(Fault::Source)?,
         };
-        let session = self.session;
+        let session = self.session.clone();
         let unchanged = |file: &dyn ReadFile| match file.stamp() {
             Ok(now) if now == stamp => Ok(()),
-            Ok(_) => Err(Fault::Source(changed(session, item, "written to since it was found"))),
+            Ok(_) => Err(Fault::Source(changed(&session, item, "written to since it was found"))),
             Err(error) => Err(Fault::Source(error)),
         };
         unchanged(&*file)?;
@@ -262,7 +304,7 @@ impl<'a> Outgoing<'a> {
             let chunk = &mut self.chunk[..want];
             let count = file.read_at(chunk, at).map_err(Fault::Source)?;
             if count != want {
-                return Err(Fault::Source(changed(self.session, item, "shrank while it was read")));
+                return Err(Fault::Source(changed(&self.session, item, "shrank while it was read")));
             }
             assert!(hasher.update(at, chunk), "ranges of data ascend within the slot");
             self.wait_to_send(want as u64).map_err(Fault::Stream)?;

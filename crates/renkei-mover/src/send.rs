@@ -2,34 +2,36 @@
 //!
 //! The walk, each data stream and the control stream have a thread of their own. They share one lock around the
 //! [`Sender`], taken once per entry found, per unit sent and per message; the reading, hashing, encrypting and
-//! writing of a unit happens outside it.
+//! writing of a unit happens outside it. What a thread does at a time is a function of its own (`on_found`,
+//! `poll_idle`, `on_message`, `on_stream_ended`), which the simulator calls without threads.
 
-use super::failure::{Failure, Stop};
+use super::failure::{Failure, Peer, Stop};
 use super::hooks::SourceCheck;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, digest_of};
 use super::pace::background::{Pace, spawn_pace};
 use super::pace::pacer::Pacer;
 use super::pace::throttle::Throttle;
 use super::progress::Watch;
 use super::reuse::ReusableSession;
 use super::self_copy;
-use super::walk::{Root, Sink, vanished, walk};
+use super::walk::{Finding, Root, Walk, vanished};
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::is_far;
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::plan::{Item, Origin, Unit};
 use renkei_core::mover::sender::Sender;
-use renkei_core::path::RelPath;
 use renkei_core::wire::message::{
     BATCH_ENTRIES, Class, Control, EntryFailure, OnError, Onto, Progress, SendDone, Summary,
 };
 use renkei_core::wire::parts;
-use renkei_net::control::{ControlReceiver, ControlSender};
+use renkei_net::control::ControlReceiver;
 use renkei_net::identity::account::{Account, AccountThread};
 use renkei_net::socket::{prepare_sending, rtt};
 use renkei_net::tls::TlsStream;
 use renkei_store::permission_denied::unreadable;
+use std::net::TcpStream;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -51,6 +53,20 @@ pub(super) enum Next {
     ShowLife,
     /// End: no more units come.
     Nothing,
+}
+
+/// An idle stream's wait for work.
+pub(super) struct IdleWait {
+    /// When it sends a keep-alive.
+    until: Instant,
+    /// When it takes an incomplete batch, if one is gathering.
+    gathered_by: Option<Instant>,
+}
+
+impl IdleWait {
+    pub(super) fn new(now: Instant) -> Self {
+        IdleWait { until: now + SHOW_LIFE_EVERY, gathered_by: None }
+    }
 }
 
 /// The sources, and how to send them.
@@ -86,7 +102,12 @@ pub struct SendJob {
 }
 
 pub(super) struct Session {
-    roots: Vec<Root>,
+    roots: Arc<[Root]>,
+    recursive: bool,
+    filter: Filter,
+    onto: Option<Onto>,
+    /// Whether files are offered with a digest.
+    digests: bool,
     state: Mutex<Sender>,
     changed: Condvar,
     /// Content bytes sent since they were last added to the sender's progress.
@@ -98,7 +119,9 @@ pub(super) struct Session {
     /// The rate limit, if any.
     throttle: Option<Arc<Throttle>>,
     pub(super) failure: Failure,
-    control: Arc<ControlSender>,
+    control: Arc<dyn Peer>,
+    /// Data streams that have not ended.
+    streams_left: AtomicUsize,
     side: String,
     keep: Option<Arc<ReusableSession>>,
     compare: Option<SourceCheck>,
@@ -123,23 +146,8 @@ pub fn send(
     let throttle = background.as_ref().map(Pace::throttle).or_else(limit);
     let known = job.keep.as_ref().and_then(|keep| keep.take_controller());
     let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known));
-    let sender = Sender::new(job.offers, job.dry_run);
-    let sender = if job.on_error == OnError::Stop { sender.stopping_at_first() } else { sender };
-    let sender = if watch.notes_names() { sender.noting_names() } else { sender };
-    let session = Arc::new(Session {
-        roots: job.roots,
-        state: Mutex::new(sender),
-        changed: Condvar::new(),
-        sent_bytes: AtomicU64::new(0),
-        offers: job.offers,
-        offering: Mutex::default(),
-        throttle,
-        failure: Failure::new(link.clone(), sockets),
-        control: link,
-        side: job.side,
-        keep: job.keep,
-        compare: job.compare,
-    });
+    let account = job.account.clone();
+    let session = Arc::new(Session::new(job, link, sockets, throttle, streams.len(), watch));
     let _hook = stop.on_stop({
         let session = session.clone();
         move |error| session.fail(error)
@@ -150,8 +158,8 @@ pub fn send(
         if let Some(pace) = background {
             threads.push(spawn_pace(&session, pace)?);
         }
-        threads.push(spawn_walk(&session, &job.account, job.recursive, job.digests, job.onto, job.filter)?);
-        spawn_streams(&session, &job.account, streams, &mut threads)
+        threads.push(spawn_walk(&session, &account)?);
+        spawn_streams(&session, &account, streams, &mut threads)
     };
     // Threads that run when another one cannot be started are ended as after a failure.
     let ended = start().and_then(|()| session.converse(control, watch));
@@ -165,6 +173,38 @@ pub fn send(
 }
 
 impl Session {
+    pub(super) fn new(
+        job: SendJob,
+        control: Arc<dyn Peer>,
+        sockets: Vec<Arc<TcpStream>>,
+        throttle: Option<Arc<Throttle>>,
+        streams: usize,
+        watch: &Watch,
+    ) -> Self {
+        let sender = Sender::new(job.offers, job.dry_run);
+        let sender = if job.on_error == OnError::Stop { sender.stopping_at_first() } else { sender };
+        let sender = if watch.notes_names() { sender.noting_names() } else { sender };
+        Session {
+            roots: job.roots.into(),
+            recursive: job.recursive,
+            filter: job.filter,
+            onto: job.onto,
+            digests: job.digests,
+            state: Mutex::new(sender),
+            changed: Condvar::new(),
+            sent_bytes: AtomicU64::new(0),
+            offers: job.offers,
+            offering: Mutex::default(),
+            throttle,
+            failure: Failure::new(control.clone(), sockets),
+            control,
+            streams_left: AtomicUsize::new(streams),
+            side: job.side,
+            keep: job.keep,
+            compare: job.compare,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Sender> {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
@@ -241,31 +281,50 @@ impl Session {
 
     /// Waits for work for at most [`SHOW_LIFE_EVERY`].
     pub(super) fn next_unit(&self) -> Next {
-        let until = Instant::now() + SHOW_LIFE_EVERY;
-        let mut gathered_by = None;
+        let mut idle = IdleWait::new(Instant::now());
         let mut sender = self.lock();
         loop {
             let now = Instant::now();
-            if self.failure.is_over() {
-                return Next::Nothing;
+            match self.next_step(&mut sender, &mut idle, now) {
+                ControlFlow::Break(next) => return next,
+                ControlFlow::Continue(wake) => {
+                    let waited = self.changed.wait_timeout(sender, wake.saturating_duration_since(now));
+                    sender = waited.expect("no thread panics while it holds the lock").0;
+                }
             }
-            if (sender.has_whole_unit() || gathered_by.is_some_and(|by| by <= now))
-                && let Some(unit) = self.poll_unit(&mut sender)
-            {
-                return Next::Send(unit);
-            }
-            if sender.is_handed_out() {
-                self.changed.notify_all();
-                return Next::Nothing;
-            }
-            if until <= now {
-                return Next::ShowLife;
-            }
-            gathered_by = sender.is_gathering().then(|| gathered_by.unwrap_or(now + GATHER));
-            let wake = gathered_by.map_or(until, |by| by.min(until));
-            let waited = self.changed.wait_timeout(sender, wake.saturating_duration_since(now));
-            sender = waited.expect("no thread panics while it holds the lock").0;
         }
+    }
+
+    /// The next action of an idle stream, or when to ask again at the latest.
+    #[cfg(test)]
+    pub(super) fn poll_idle(&self, idle: &mut IdleWait, now: Instant) -> ControlFlow<Next, Instant> {
+        self.next_step(&mut self.lock(), idle, now)
+    }
+
+    fn next_step(
+        &self,
+        sender: &mut Sender,
+        idle: &mut IdleWait,
+        now: Instant,
+    ) -> ControlFlow<Next, Instant> {
+        if self.failure.is_over() {
+            return ControlFlow::Break(Next::Nothing);
+        }
+        if (sender.has_whole_unit() || idle.gathered_by.is_some_and(|by| by <= now))
+            && let Some(unit) = self.poll_unit(sender)
+        {
+            return ControlFlow::Break(Next::Send(unit));
+        }
+        if sender.is_handed_out() {
+            self.changed.notify_all();
+            return ControlFlow::Break(Next::Nothing);
+        }
+        if idle.until <= now {
+            return ControlFlow::Break(Next::ShowLife);
+        }
+        let gathered_by = idle.gathered_by.unwrap_or(now + GATHER);
+        idle.gathered_by = sender.is_gathering().then_some(gathered_by);
+        ControlFlow::Continue(idle.gathered_by.map_or(idle.until, |by| by.min(idle.until)))
     }
 
     /// Waits at most `patience` until `bytes` of content may be sent, or the session is over; false on a timeout.
@@ -321,35 +380,119 @@ impl Session {
             if self.failure.passes_over()? {
                 continue;
             }
-            match message {
-                Control::Verdicts(verdicts) => {
-                    let would_send = {
-                        let mut sender = self.lock();
-                        sender.handle_verdicts(verdicts)?;
-                        sender.take_would_send()
-                    };
-                    watch.note_would_send(would_send);
-                    self.changed.notify_all();
-                    self.check_failed();
-                    self.send_offers()?;
-                }
-                Control::Acked(ranges) => {
-                    self.tell(|sender| sender.handle_acked(&ranges))?;
-                    watch.note_arrived(self.lock().take_arrived());
-                }
-                Control::Failed(failure) => {
-                    self.tell(|sender| sender.handle_failed(failure));
-                    self.check_failed();
-                }
-                Control::Removed(paths) => watch.note_removed(paths),
-                Control::ReceiveDone(done) => return Ok(done.deleted),
-                Control::Abort(error) => return Err(error),
-                other => return Err(renkei_core::wire::violation("sender", format_args!("{other:?}"))),
+            if let Some(deleted) = self.on_message(message, watch)? {
+                return Ok(deleted);
             }
         }
     }
 
-    fn conclude(&self, ended: Result<u64, Error>, watch: &Watch) -> Result<Summary, Error> {
+    /// Handles a message of the receiver; returns its count of removed entries when it is done.
+    pub(super) fn on_message(&self, message: Control, watch: &Watch) -> Result<Option<u64>, Error> {
+        match message {
+            Control::Verdicts(verdicts) => {
+                let would_send = {
+                    let mut sender = self.lock();
+                    sender.handle_verdicts(verdicts)?;
+                    sender.take_would_send()
+                };
+                watch.note_would_send(would_send);
+                self.changed.notify_all();
+                self.check_failed();
+                self.send_offers()?;
+            }
+            Control::Acked(ranges) => {
+                self.tell(|sender| sender.handle_acked(&ranges))?;
+                watch.note_arrived(self.lock().take_arrived());
+            }
+            Control::Failed(failure) => {
+                self.tell(|sender| sender.handle_failed(failure));
+                self.check_failed();
+            }
+            Control::Removed(paths) => watch.note_removed(paths),
+            Control::ReceiveDone(done) => return Ok(Some(done.deleted)),
+            Control::Abort(error) => return Err(error),
+            other => return Err(renkei_core::wire::violation("sender", format_args!("{other:?}"))),
+        }
+        Ok(None)
+    }
+
+    /// A data stream has ended. After the last, the receiver is told that all was sent. Streams end early, too, when
+    /// the session is over: then unsent entries are not missing at the source.
+    pub(super) fn on_stream_ended(&self) -> Result<(), Error> {
+        if self.streams_left.fetch_sub(1, Ordering::AcqRel) > 1 || self.failure.is_over() {
+            return Ok(());
+        }
+        let complete = self.lock().walk_complete();
+        self.control.send(&Control::SendDone(SendDone { complete }))
+    }
+
+    /// The walk over the sources.
+    pub(super) fn walk(&self) -> Walk {
+        Walk::new(self.roots.clone(), self.recursive, self.filter.clone())
+    }
+
+    /// Takes a finding of the walk, once there is room for it; false if the session is over.
+    pub(super) fn on_found(&self, finding: Finding) -> bool {
+        match finding {
+            Finding::Entry(origin, entry) => {
+                if let Err(error) = self.on_entry(origin, entry) {
+                    self.fail(error);
+                }
+            }
+            Finding::Failed(path, error) => {
+                self.lock().on_walk_failed(path, error.at(&self.side));
+                self.check_failed();
+            }
+            Finding::LinksForgotten(path, error) => {
+                let error = error.at(&self.side);
+                self.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
+                self.check_failed();
+            }
+        }
+        !self.failure.is_over()
+    }
+
+    fn on_entry(&self, origin: Origin, entry: Entry) -> Result<(), Error> {
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let digest =
+            if self.digests && is_file { digest_of(self.root(&origin), &origin.path).ok() } else { None };
+        let mut sender = self.lock();
+        while !sender.wants_entries() && !self.failure.is_over() {
+            sender = self.changed.wait(sender).expect("no thread panics while it holds the lock");
+        }
+        let before = (sender.has_whole_unit(), sender.is_gathering());
+        let special = match entry.kind {
+            EntryKind::Special => {
+                let error = self.root(&origin).error(Code::SpecialFile, "walk", &origin.path, "skipped");
+                Some(sender.handle_special(entry.path, error.at(&self.side)))
+            }
+            _ => sender.handle_entry(origin, entry, digest),
+        };
+        let has_news = before != (sender.has_whole_unit(), sender.is_gathering());
+        drop(sender);
+        if has_news {
+            self.changed.notify_one();
+        }
+        match special {
+            Some(failure) => self.control.send(&Control::Failed(failure)),
+            None => self.send_offers(),
+        }
+    }
+
+    /// The walk is complete.
+    pub(super) fn on_walk_done(&self) -> Result<(), Error> {
+        self.lock().on_walk_done();
+        self.changed.notify_all();
+        self.send_offers()
+    }
+
+    /// Whether the walk may go on.
+    #[cfg(test)]
+    pub(super) fn wants_entries(&self) -> bool {
+        self.lock().wants_entries()
+    }
+
+    pub(super) fn conclude(&self, ended: Result<u64, Error>, watch: &Watch) -> Result<Summary, Error> {
         watch.set(self.progress());
         watch.note_failed(self.lock().take_failures());
         let sender = std::mem::replace(&mut *self.lock(), Sender::new(false, false));
@@ -376,24 +519,18 @@ impl Session {
 
 pub(super) type Thread = AccountThread<()>;
 
-fn spawn_walk(
-    session: &Arc<Session>,
-    account: &Account,
-    recursive: bool,
-    digests: bool,
-    onto: Option<Onto>,
-    filter: Filter,
-) -> Result<Thread, Error> {
+fn spawn_walk(session: &Arc<Session>, account: &Account) -> Result<Thread, Error> {
     let session = session.clone();
     account.spawn("walk", move || {
-        if let Err(error) = onto.map_or(Ok(()), |onto| self_copy::check(&session.roots, &onto)) {
-            return session.fail(error);
-        }
-        let mut sink = Finder { session: &session, digests };
-        walk(&session.roots, recursive, &filter, &mut sink);
-        session.lock().on_walk_done();
-        session.changed.notify_all();
-        if let Err(error) = session.send_offers() {
+        let checked = session.onto.as_ref().map_or(Ok(()), |onto| self_copy::check(&session.roots, onto));
+        let walked = checked.and_then(|()| {
+            let mut walk = session.walk();
+            while let Some(finding) = walk.next()
+                && session.on_found(finding)
+            {}
+            session.on_walk_done()
+        });
+        if let Err(error) = walked {
             session.fail(error);
         }
     })
@@ -405,31 +542,25 @@ fn spawn_streams(
     streams: Vec<TlsStream>,
     threads: &mut Vec<Thread>,
 ) -> Result<(), Error> {
-    let left = Arc::new(AtomicUsize::new(streams.len()));
     let run = |stream: TlsStream| {
-        let (session, left) = (session.clone(), left.clone());
-        account.spawn("send", move || {
-            let outgoing = Outgoing::new(stream, &session).and_then(|mut outgoing| {
-                outgoing.run()?;
-                Ok(outgoing)
-            });
-            let outgoing = match outgoing {
-                Ok(outgoing) => outgoing,
-                Err(error) => return session.fail(error),
-            };
-            // Streams end early, too, when the session is over: then unsent entries are not missing at the source.
-            if left.fetch_sub(1, Ordering::AcqRel) == 1 && !session.failure.is_over() {
-                let complete = session.lock().walk_complete();
-                if let Err(error) = session.control.send(&Control::SendDone(SendDone { complete })) {
-                    session.fail(error);
-                }
+        let session = session.clone();
+        account.spawn("send", move || match send_stream(&session, stream) {
+            Ok(stream) => {
+                // The socket stays open until the receiver is done: closing it with unread input would send a reset.
+                session.failure.wait();
+                session.leave(stream);
             }
-            // The socket stays open until the receiver is done: closing it with unread input would send a reset.
-            session.failure.wait();
-            session.leave(outgoing.into_stream());
+            Err(error) => session.fail(error),
         })
     };
     streams.into_iter().try_for_each(|stream| run(stream).map(|thread| threads.push(thread)))
+}
+
+fn send_stream(session: &Arc<Session>, stream: TlsStream) -> Result<TlsStream, Error> {
+    let mut outgoing = Outgoing::new(stream.with_own_records()?, session.clone());
+    outgoing.run()?;
+    session.on_stream_ended()?;
+    Ok(outgoing.into_stream())
 }
 
 fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {
@@ -458,67 +589,13 @@ fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) 
     })
 }
 
-/// Passes the walk's findings to the sender.
-struct Finder<'a> {
-    session: &'a Session,
-    digests: bool,
-}
-
-impl Sink for Finder<'_> {
-    fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
-        let digest = match entry.kind {
-            EntryKind::File { .. } if self.digests => {
-                super::outgoing::digest_of(self.session.root(&origin), &origin.path).ok()
-            }
-            _ => None,
-        };
-        let mut sender = self.session.lock();
-        while !sender.wants_entries() && !self.session.failure.is_over() {
-            sender = self.session.changed.wait(sender).expect("no thread panics while it holds the lock");
-        }
-        let before = (sender.has_whole_unit(), sender.is_gathering());
-        let special = match entry.kind {
-            EntryKind::Special => {
-                let error =
-                    self.session.root(&origin).error(Code::SpecialFile, "walk", &origin.path, "skipped");
-                Some(sender.handle_special(entry.path, error.at(&self.session.side)))
-            }
-            _ => sender.handle_entry(origin, entry, digest),
-        };
-        let has_news = before != (sender.has_whole_unit(), sender.is_gathering());
-        drop(sender);
-        if has_news {
-            self.session.changed.notify_one();
-        }
-        let told = match special {
-            Some(failure) => self.session.control.send(&Control::Failed(failure)),
-            None => self.session.send_offers(),
-        };
-        if let Err(error) = told {
-            self.session.fail(error);
-        }
-        !self.session.failure.is_over()
-    }
-
-    fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
-        self.session.lock().on_walk_failed(path, error.at(&self.session.side));
-        self.session.check_failed();
-        !self.session.failure.is_over()
-    }
-
-    fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
-        let error = error.at(&self.session.side);
-        self.session.lock().handle_failed(EntryFailure { id: None, path, kept: true, error });
-        self.session.check_failed();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{PATIENCE, connections, unusable_account};
     use renkei_core::entry::{Meta, Stamp};
     use renkei_core::mover::sender::MAX_UNACKNOWLEDGED;
+    use renkei_core::path::RelPath;
     use renkei_net::control::split;
     use renkei_store::Store;
     use renkei_store::local::{AccessMode, LocalStore};
@@ -593,20 +670,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (near, far) = connections(1).remove(0);
         let (control, _receiver) = split(near, PATIENCE).unwrap();
-        let session = Arc::new(Session {
-            roots: vec![root(folder.path())],
-            state: Mutex::new(Sender::new(false, false)),
-            changed: Condvar::new(),
-            sent_bytes: AtomicU64::new(0),
-            offers: false,
-            offering: Mutex::default(),
-            throttle: None,
-            failure: Failure::new(control.clone(), Vec::new()),
-            control,
-            side: "here".into(),
-            keep: None,
-            compare: None,
-        });
+        let job = job(folder.path(), Account::own().unwrap());
+        let session = Arc::new(Session::new(job, control, Vec::new(), None, 1, &Watch::default()));
         let (origin, entry) = file();
         let mut items = Vec::new();
         for _ in 0..MAX_UNACKNOWLEDGED {
@@ -620,7 +685,7 @@ mod tests {
         let (done, is_done) = std::sync::mpsc::channel();
         let walk = std::thread::spawn({
             let session = session.clone();
-            move || done.send(Finder { session: &session, digests: false }.on_entry(origin, entry))
+            move || done.send(session.on_found(Finding::Entry(origin, entry)))
         });
         // Whether the walk has found the window full or finds it open, it continues.
         assert!(is_done.recv_timeout(Duration::from_millis(300)).is_err());

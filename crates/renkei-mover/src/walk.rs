@@ -1,4 +1,4 @@
-//! Walks a source tree and passes its entries to a sink as they are found.
+//! Walks a source tree, as an iterator over its entries.
 //!
 //! Parents come before their children. A directory is read in batches of `PART_NAMES`; the subdirectories found in a
 //! batch are entered before the next batch is read. So memory does not grow with the number of names: each level of
@@ -21,7 +21,7 @@ use renkei_store::permission_denied::unreadable;
 use renkei_store::temp::is_temp_name;
 use renkei_store::{Detail, Dir, Listed, Listing, Raw};
 use std::collections::hash_map::Entry as Slot;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Names sorted and examined together.
@@ -71,19 +71,15 @@ impl Root {
     }
 }
 
-/// Receives the findings of a walk.
-pub trait Sink {
-    /// An entry, with its path at the destination; false stops the walk.
-    fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool;
-    /// An entry that could not be read; false stops the walk.
-    fn on_failed(&mut self, path: RelPath, error: Error) -> bool;
-    /// From this file on, hard-linked files may be sent once per name; called once.
-    fn on_links_forgotten(&mut self, path: RelPath, error: Error);
-}
-
-/// Walks all roots; `recursive` as in `cp -r`. Names that `filter` excludes are skipped, with all below them.
-pub fn walk(roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
-    walk_within(&BOUNDS, roots, recursive, filter, sink);
+/// One finding of a walk.
+#[derive(Debug)]
+pub enum Finding {
+    /// An entry, with its path at the destination.
+    Entry(Origin, Entry),
+    /// An entry that could not be read, by its path at the destination.
+    Failed(RelPath, Error),
+    /// From this file on, hard-linked files may be sent once per name; found once at most.
+    LinksForgotten(RelPath, Error),
 }
 
 /// Memory limits of a walk.
@@ -95,49 +91,31 @@ struct Bounds {
 
 const BOUNDS: Bounds = Bounds { part_names: PART_NAMES, listings: MAX_LISTINGS, link_bytes: MAX_LINK_BYTES };
 
-fn walk_within(bounds: &Bounds, roots: &[Root], recursive: bool, filter: &Filter, sink: &mut dyn Sink) {
-    let (mut links, matcher) = (Links::new(bounds.link_bytes), filter.matcher());
-    let parents: HashSet<_> = roots.iter().filter_map(|root| Some((id(root), root.from.parent()?))).collect();
-    for (source, root) in (0u32..).zip(roots) {
-        let (from, to) = (root.from.clone(), root.to.clone());
-        let top = match filter.means_contents(source as usize) {
-            true => root.from.clone(),
-            false => root.from.parent().unwrap_or_default(),
-        };
-        let links = &mut links;
-        let matcher = &matcher;
-        let holds_others = root.alone && parents.contains(&(id(root), from.clone()));
-        let levels = Vec::new();
-        let mut walk =
-            Walk { bounds, sink, links, root, source, matcher, top, holds_others, levels, from, to };
-        if !walk.run(recursive) {
-            return;
-        }
-    }
-}
-
-/// Identity of the directory that a root's paths are relative to.
-fn id(root: &Root) -> *const () {
-    Arc::as_ptr(&root.dir).cast()
-}
-
-/// The walk of one root.
-struct Walk<'a> {
-    bounds: &'a Bounds,
-    sink: &'a mut dyn Sink,
-    links: &'a mut Links,
-    root: &'a Root,
+/// The walk over all sources, as an iterator over its findings.
+pub struct Walk {
+    bounds: Bounds,
+    roots: Arc<[Root]>,
+    /// As in `cp -r`.
+    recursive: bool,
+    filter: Filter,
+    matcher: Matcher,
+    links: Links,
+    /// Directories in which other sources lie.
+    parents: HashSet<(usize, RelPath)>,
+    /// Number of the present source, and of the next one.
     source: u32,
-    matcher: &'a Matcher,
+    next_source: u32,
     /// Base of the filter's paths.
     top: RelPath,
-    /// Whether other roots lie in this directory; a link that replaced it meanwhile is not sent.
-    holds_others: bool,
+    /// The source is a directory that is not entered yet.
+    is_outside: bool,
     /// The directories on the current path, the deepest last.
     levels: Vec<Level>,
     /// The deepest directory at the source, and at the destination.
     from: RelPath,
     to: RelPath,
+    /// The finding after a notice about the same entry.
+    after_notice: Option<Finding>,
 }
 
 /// A directory on the way down.
@@ -145,83 +123,175 @@ struct Level {
     /// Lengths of its paths, which are prefixes of the deepest directory's.
     from_bytes: usize,
     to_bytes: usize,
-    /// Subdirectories that were found and not yet entered, the next one last.
-    dirs: Vec<Box<[u8]>>,
+    /// The handle, as long as names are left in it.
+    dir: Option<Arc<dyn Dir>>,
+    /// Names of the present batch that were not examined yet.
+    batch: std::vec::IntoIter<Listed>,
     /// The remainder of its listing.
-    rest: Option<(Listing, Arc<dyn Dir>)>,
+    rest: Option<Listing>,
+    /// Subdirectories that were found and not yet entered.
+    dirs: VecDeque<Box<[u8]>>,
 }
 
-impl Walk<'_> {
-    fn run(&mut self, recursive: bool) -> bool {
+impl Iterator for Walk {
+    type Item = Finding;
+
+    fn next(&mut self) -> Option<Finding> {
+        loop {
+            let found = if let Some(finding) = self.after_notice.take() {
+                Some(finding)
+            } else if std::mem::take(&mut self.is_outside) {
+                self.enter(self.from.clone(), self.to.clone())
+            } else if self.levels.is_empty() {
+                self.begin_source()?
+            } else {
+                self.step()
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// A walk over all roots; `recursive` as in `cp -r`. Names that `filter` excludes are skipped, with all below
+    /// them.
+    pub fn new(roots: Arc<[Root]>, recursive: bool, filter: Filter) -> Self {
+        Self::within(BOUNDS, roots, recursive, filter)
+    }
+
+    fn within(bounds: Bounds, roots: Arc<[Root]>, recursive: bool, filter: Filter) -> Self {
+        Walk {
+            parents: roots.iter().filter_map(|root| Some((id(root), root.from.parent()?))).collect(),
+            links: Links::new(bounds.link_bytes),
+            matcher: filter.matcher(),
+            bounds,
+            roots,
+            recursive,
+            filter,
+            source: 0,
+            next_source: 0,
+            top: RelPath::root(),
+            is_outside: false,
+            levels: Vec::new(),
+            from: RelPath::root(),
+            to: RelPath::root(),
+            after_notice: None,
+        }
+    }
+
+    fn root(&self) -> &Root {
+        &self.roots[self.source as usize]
+    }
+
+    /// Begins the next source; `None` after the last, `Some(None)` for one without a finding of its own.
+    fn begin_source(&mut self) -> Option<Option<Finding>> {
+        let root = self.roots.get(self.next_source as usize)?;
+        self.source = self.next_source;
+        self.next_source += 1;
+        (self.from, self.to) = (root.from.clone(), root.to.clone());
+        self.top = match self.filter.means_contents(self.source as usize) {
+            true => root.from.clone(),
+            false => root.from.parent().unwrap_or_default(),
+        };
+        Some(self.find_root())
+    }
+
+    fn find_root(&mut self) -> Option<Finding> {
+        let (from, to) = (self.from.clone(), self.to.clone());
         let (entry, raw) = match self.look_at_root() {
             Ok(found) => found,
-            Err(error) => return self.deny(&self.from.clone(), self.to.clone(), error),
+            Err(error) => return Some(self.denied(&from, to, error)),
         };
         let is_dir = entry.kind == EntryKind::Dir;
-        if !self.is_in(&self.from, is_dir) {
-            return true;
+        if !self.is_in(&from, is_dir) {
+            return None;
         }
-        if self.holds_others && !is_dir {
-            let error =
-                Error::new(Code::NotADirectory, "walk", &entry.path, "it was a directory a moment ago");
-            return self.fail(self.to.clone(), error);
+        if self.holds_others() && !is_dir {
+            let cause = "it was a directory a moment ago";
+            return Some(self.failed(to, Error::new(Code::NotADirectory, "walk", &entry.path, cause)));
         }
-        let descends = is_dir && !self.root.alone;
-        if descends && !recursive {
+        let descends = is_dir && !self.root().alone;
+        if descends && !self.recursive {
             let error = Error::new(Code::IsADirectory, "walk", &entry.path, "omitted without -r");
-            return self.fail(self.to.clone(), error);
+            return Some(self.failed(to, error));
         }
-        let (from, to) = (self.from.clone(), self.to.clone());
-        self.entry(from.clone(), to.clone(), entry, raw)
-            && (!descends || self.enter(from, to) && self.descend())
+        self.is_outside = descends;
+        Some(self.found(from, to, entry, raw))
+    }
+
+    /// Whether other sources lie in this directory; a link that replaced it meanwhile is not sent.
+    fn holds_others(&self) -> bool {
+        let root = self.root();
+        root.alone && self.parents.contains(&(id(root), root.from.clone()))
     }
 
     fn look_at_root(&self) -> Result<(Entry, Raw), Error> {
-        let Some((parent, name)) = self.from.split() else { return self.root.dir.self_entry(Detail::Full) };
-        self.root.dir.descend(&RelPath::parse(parent)?)?.entry(name, Detail::Full)
+        let dir = &self.root().dir;
+        let Some((parent, name)) = self.from.split() else { return dir.self_entry(Detail::Full) };
+        dir.descend(&RelPath::parse(parent)?)?.entry(name, Detail::Full)
     }
 
-    /// Walks all below the root, depth first.
-    fn descend(&mut self) -> bool {
-        while let Some(level) = self.levels.last_mut() {
-            let goes_on = if let Some(name) = level.dirs.pop() {
-                self.enter_child(&name)
-            } else if let Some((listing, dir)) = level.rest.take() {
-                self.list(listing, dir)
-            } else {
+    /// Does the next piece of work in the deepest directory.
+    fn step(&mut self) -> Option<Finding> {
+        if let Some((dir, name)) = self.next_name() {
+            return self.examine(&*dir, &name);
+        }
+        let open = self.levels.iter().filter(|level| level.rest.is_some()).count();
+        let level = self.levels.last_mut()?;
+        if level.rest.is_none() {
+            level.dir = None;
+        } else if level.dirs.is_empty() || open > self.bounds.listings {
+            return self.list();
+        }
+        match level.dirs.pop_front() {
+            Some(name) => self.enter_child(&name),
+            None => {
                 self.leave();
-                true
-            };
-            if !goes_on {
-                return false;
+                None
             }
         }
-        true
     }
 
-    fn enter_child(&mut self, name: &[u8]) -> bool {
+    fn next_name(&mut self) -> Option<(Arc<dyn Dir>, Vec<u8>)> {
+        let level = self.levels.last_mut()?;
+        let listed = level.batch.next()?;
+        Some((level.dir.clone()?, listed.name))
+    }
+
+    fn enter_child(&mut self, name: &[u8]) -> Option<Finding> {
         match self.paths_of(name) {
             Ok((from, to)) => self.enter(from, to),
-            Err(error) => self.fail(self.to.clone(), error),
+            Err(error) => Some(self.failed(self.to.clone(), error)),
         }
     }
 
-    fn enter(&mut self, from: RelPath, to: RelPath) -> bool {
-        match self.root.dir.descend(&from).and_then(|dir| Ok((dir.list()?, dir))) {
-            Ok(rest) => {
-                let (from_bytes, to_bytes) = (from.as_bytes().len(), to.as_bytes().len());
-                self.levels.push(Level { from_bytes, to_bytes, dirs: Vec::new(), rest: Some(rest) });
-                (self.from, self.to) = (from, to);
-                true
-            }
-            Err(error) => self.deny(&from, to, error),
-        }
+    fn enter(&mut self, from: RelPath, to: RelPath) -> Option<Finding> {
+        let opened = self.root().dir.descend(&from).and_then(|dir| Ok((dir.list()?, dir)));
+        let (rest, dir) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Some(self.denied(&from, to, error)),
+        };
+        self.levels.push(Level {
+            from_bytes: from.as_bytes().len(),
+            to_bytes: to.as_bytes().len(),
+            dir: Some(dir),
+            batch: Vec::new().into_iter(),
+            rest: Some(rest),
+            dirs: VecDeque::new(),
+        });
+        (self.from, self.to) = (from, to);
+        None
     }
 
-    /// Reports an entry that could not be read, with the account that was denied and the owner.
-    fn deny(&mut self, from: &RelPath, to: RelPath, error: Error) -> bool {
-        let error = unreadable(&*self.root.dir, from, error);
-        self.fail(to, error)
+    /// An entry that could not be read, with the account that was denied and the owner.
+    fn denied(&self, from: &RelPath, to: RelPath, error: Error) -> Finding {
+        self.failed(to, unreadable(&*self.root().dir, from, error))
+    }
+
+    fn failed(&self, to: RelPath, error: Error) -> Finding {
+        Finding::Failed(to, self.root().name(error))
     }
 
     fn leave(&mut self) {
@@ -232,48 +302,45 @@ impl Walk<'_> {
         }
     }
 
-    /// Lists a batch of the deepest directory, or all that is left of it if too many are open.
-    fn list(&mut self, mut listing: Listing, dir: Arc<dyn Dir>) -> bool {
-        loop {
-            let part: Result<Vec<Listed>, Error> = listing.by_ref().take(self.bounds.part_names).collect();
-            let mut part = match part {
-                Ok(part) => part,
-                Err(error) => return self.fail(self.to.clone(), error),
-            };
-            part.sort_unstable_by_key(|listed| listed.ino);
-            if !part.iter().all(|listed| self.name(&*dir, &listed.name)) {
-                return false;
+    /// Lists a batch of the deepest directory.
+    fn list(&mut self) -> Option<Finding> {
+        let level = self.levels.last_mut()?;
+        let listing = level.rest.as_mut()?;
+        let batch: Result<Vec<Listed>, Error> = listing.take(self.bounds.part_names).collect();
+        let mut batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                level.rest = None;
+                return Some(self.failed(self.to.clone(), error));
             }
-            let at_end = part.len() < self.bounds.part_names;
-            let open = self.levels.iter().filter(|level| level.rest.is_some()).count();
-            if at_end || open < self.bounds.listings {
-                let Some(level) = self.levels.last_mut() else { return true };
-                level.dirs.reverse();
-                level.rest = (!at_end).then_some((listing, dir));
-                return true;
-            }
+        };
+        if batch.len() < self.bounds.part_names {
+            level.rest = None;
         }
+        batch.sort_unstable_by_key(|listed| listed.ino);
+        level.batch = batch.into_iter();
+        None
     }
 
-    fn name(&mut self, dir: &dyn Dir, name: &[u8]) -> bool {
+    fn examine(&mut self, dir: &dyn Dir, name: &[u8]) -> Option<Finding> {
         if is_temp_name(name) {
-            return true;
+            return None;
         }
         let (from, to) = match self.paths_of(name) {
             Ok(paths) => paths,
-            Err(error) => return self.fail(self.to.clone(), error),
+            Err(error) => return Some(self.failed(self.to.clone(), error)),
         };
         let (entry, raw) = match dir.entry(name, Detail::Full) {
             Ok(found) => found,
-            Err(error) => return self.deny(&from, to, vanished(error)),
+            Err(error) => return Some(self.denied(&from, to, vanished(error))),
         };
         if !self.is_in(&from, entry.kind == EntryKind::Dir) {
-            return true;
+            return None;
         }
         if let (EntryKind::Dir, Some(level)) = (&entry.kind, self.levels.last_mut()) {
-            level.dirs.push(name.into());
+            level.dirs.push_back(name.into());
         }
-        self.entry(from, to, entry, raw)
+        Some(self.found(from, to, entry, raw))
     }
 
     /// Whether the filter includes a path of the source; the top itself always is.
@@ -283,30 +350,38 @@ impl Walk<'_> {
             || below(from).is_none_or(|path| self.matcher.includes(path.as_bytes(), is_dir))
     }
 
-    fn fail(&mut self, to: RelPath, error: Error) -> bool {
-        let error = self.root.name(error);
-        self.sink.on_failed(to, error)
-    }
-
     /// The paths of a name in the deepest directory.
     fn paths_of(&self, name: &[u8]) -> Result<(RelPath, RelPath), Error> {
         Ok((self.from.child(name)?, self.to.child(name)?))
     }
 
-    fn entry(&mut self, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> bool {
+    fn found(&mut self, from: RelPath, to: RelPath, mut entry: Entry, raw: Raw) -> Finding {
+        let mut notice = None;
         if raw.nlink > 1 && matches!(entry.kind, EntryKind::File { .. }) {
             match self.links.first_name(&raw, &to) {
                 Met::Before(first) => entry.kind = EntryKind::HardLink { to: first },
                 Met::First => {}
                 Met::Forgotten => {
-                    let error = self.root.error(Code::TooManyEntries, "remember links", &from, FORGOTTEN);
-                    self.sink.on_links_forgotten(to.clone(), error);
+                    let error = self.root().error(Code::TooManyEntries, "remember links", &from, FORGOTTEN);
+                    notice = Some(Finding::LinksForgotten(to.clone(), error));
                 }
             }
         }
         entry.path = to;
-        self.sink.on_entry(Origin { source: self.source, path: from }, entry)
+        let found = Finding::Entry(Origin { source: self.source, path: from }, entry);
+        match notice {
+            Some(notice) => {
+                self.after_notice = Some(found);
+                notice
+            }
+            None => found,
+        }
     }
+}
+
+/// Identity of the directory that a root's paths are relative to.
+fn id(root: &Root) -> usize {
+    Arc::as_ptr(&root.dir).cast::<()>().addr()
 }
 
 /// The ancestor of `path` whose path has this length.
@@ -380,7 +455,7 @@ mod tests {
     use renkei_store::Store;
     use renkei_store::local::{AccessMode, LocalStore};
 
-    /// Collects all findings.
+    /// All findings, by kind.
     #[derive(Default)]
     struct Kept {
         entries: Vec<(Origin, Entry)>,
@@ -388,20 +463,20 @@ mod tests {
         forgotten: Vec<(RelPath, Error)>,
     }
 
-    impl Sink for Kept {
-        fn on_entry(&mut self, origin: Origin, entry: Entry) -> bool {
-            self.entries.push((origin, entry));
-            true
+    fn collect(walk: Walk) -> Kept {
+        let mut kept = Kept::default();
+        for finding in walk {
+            match finding {
+                Finding::Entry(origin, entry) => kept.entries.push((origin, entry)),
+                Finding::Failed(path, error) => kept.failed.push((path, error)),
+                Finding::LinksForgotten(path, error) => kept.forgotten.push((path, error)),
+            }
         }
+        kept
+    }
 
-        fn on_failed(&mut self, path: RelPath, error: Error) -> bool {
-            self.failed.push((path, error));
-            true
-        }
-
-        fn on_links_forgotten(&mut self, path: RelPath, error: Error) {
-            self.forgotten.push((path, error));
-        }
+    fn walk(roots: impl Into<Arc<[Root]>>, recursive: bool) -> Kept {
+        collect(Walk::new(roots.into(), recursive, Filter::default()))
     }
 
     fn path(text: &str) -> RelPath {
@@ -425,14 +500,11 @@ mod tests {
             alone: false,
             shown: String::new(),
         };
-        let roots: Vec<Root> = (0..SOURCES).map(root).collect();
-        let mut kept = Kept::default();
-        walk(&roots, true, &Filter::default(), &mut kept);
+        let kept = walk((0..SOURCES).map(root).collect::<Vec<_>>(), true);
         assert!(kept.entries.iter().map(|(origin, _)| origin.source).eq(0..SOURCES));
     }
 
-    fn found(bounds: &Bounds, folder: &tempfile::TempDir) -> Kept {
-        let mut kept = Kept::default();
+    fn found(bounds: Bounds, folder: &tempfile::TempDir) -> Kept {
         let root = Root {
             dir: open(folder),
             from: RelPath::root(),
@@ -440,7 +512,7 @@ mod tests {
             alone: false,
             shown: String::new(),
         };
-        walk_within(bounds, &[root], true, &Filter::default(), &mut kept);
+        let kept = collect(Walk::within(bounds, [root].into(), true, Filter::default()));
         assert!(kept.failed.is_empty(), "{:?}", kept.failed);
         kept
     }
@@ -473,7 +545,7 @@ mod tests {
             std::fs::create_dir(&dir).unwrap();
             std::fs::write(dir.join("f"), "").unwrap();
         }
-        let kept = found(&BOUNDS, &folder);
+        let kept = found(BOUNDS, &folder);
         assert_eq!((kept.entries.len(), ending(&kept, "/f").len()), (1 + 2 * DIRS, DIRS));
         // The top itself has no file.
         assert!(most_pending(&kept) <= PART_NAMES + 1, "{}", most_pending(&kept));
@@ -491,7 +563,7 @@ mod tests {
             }
             dir.push(format!("d{level}"));
         }
-        let kept = found(&Bounds { part_names: 3, listings: 2, ..BOUNDS }, &folder);
+        let kept = found(Bounds { part_names: 3, listings: 2, ..BOUNDS }, &folder);
         let paths: Vec<_> = kept.entries.iter().map(|(origin, _)| origin.path.as_bytes()).collect();
         let mut seen = std::collections::HashSet::from([&b""[..]]);
         let above = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -518,8 +590,7 @@ mod tests {
             alone,
             shown: String::new(),
         };
-        let mut kept = Kept::default();
-        walk(&[root("d", true), root("d/f", false)], false, &Filter::default(), &mut kept);
+        let kept = walk([root("d", true), root("d/f", false)], false);
         let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
         assert_eq!((paths, kept.failed.len()), (vec!["d".to_owned(), "d/f".to_owned()], 0));
     }
@@ -540,9 +611,7 @@ mod tests {
             alone,
             shown: String::new(),
         };
-        let mut kept = Kept::default();
-        let roots = [root("d", true), root("d/f", false), root("named", true)];
-        walk(&roots, false, &Filter::default(), &mut kept);
+        let kept = walk([root("d", true), root("d/f", false), root("named", true)], false);
         let paths: Vec<_> = kept.entries.iter().map(|(_, entry)| entry.path.to_string()).collect();
         assert_eq!((paths, kept.failed.len()), (vec!["named".to_owned()], 2));
     }
@@ -566,7 +635,7 @@ mod tests {
             link(&folder, &format!("b{index}"), &[&format!("c{index}")]);
         }
         // Memory for three at a time; names of one file share an inode and so come one after the other.
-        let kept = found(&Bounds { link_bytes: 3 * (LINK_BYTES + 8), ..BOUNDS }, &folder);
+        let kept = found(Bounds { link_bytes: 3 * (LINK_BYTES + 8), ..BOUNDS }, &folder);
         assert_eq!((links(&kept), kept.forgotten.len()), (52, 0));
     }
 
@@ -577,7 +646,7 @@ mod tests {
         for index in 0..50 {
             link(&folder, &format!("b{index}"), &[&format!("sub/c{index}")]);
         }
-        let kept = found(&Bounds { link_bytes: 10 * (LINK_BYTES + "to/b10".len()), ..BOUNDS }, &folder);
+        let kept = found(Bounds { link_bytes: 10 * (LINK_BYTES + "to/b10".len()), ..BOUNDS }, &folder);
         assert_eq!((kept.entries.len(), links(&kept)), (102, 10));
         let codes: Vec<Code> = kept.forgotten.iter().map(|(_, error)| error.code).collect();
         assert_eq!(codes, [Code::TooManyEntries]);
@@ -590,10 +659,9 @@ mod tests {
         let shown = |from: &str, shown: &str| {
             let dir = open(&folder).descend(&path("run")).unwrap();
             let root = Root { dir, from: path(from), to: path("to"), alone: false, shown: shown.into() };
-            let mut kept = Kept::default();
-            walk(std::slice::from_ref(&root), true, &Filter::default(), &mut kept);
-            let (to, error) = kept.failed.pop().unwrap();
-            let own = root.error(Code::SourceChanged, "read", &path(from), "").subject;
+            let roots: Arc<[Root]> = [root].into();
+            let (to, error) = walk(roots.clone(), true).failed.pop().unwrap();
+            let own = roots[0].error(Code::SourceChanged, "read", &path(from), "").subject;
             assert!(own.starts_with(&error.subject), "{own} {}", error.subject);
             (to, error.code, error.subject)
         };

@@ -3,7 +3,7 @@
 //! Memory is used only for the sectors that were written. Sectors of zeros are not stored, so that two contents
 //! compare equal exactly if their bytes are equal.
 
-use renkei_core::mover::digest::{self, SlotHasher, slot_range};
+use renkei_core::mover::digest::{SlotHasher, slot_range};
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -36,6 +36,11 @@ impl Content {
     /// Length in bytes.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether some sectors are holes.
+    pub fn is_sparse(&self) -> bool {
+        (self.sectors.len() as u64) < self.size.div_ceil(SECTOR_BYTES)
     }
 
     /// Writes, growing if necessary.
@@ -151,16 +156,6 @@ impl SlotDigests {
         let digest = hasher.finish();
         self.0.lock().unwrap().insert(key, digest);
         Some(digest)
-    }
-
-    /// Digest of a whole content.
-    pub fn whole(&self, content: &Content) -> [u8; 32] {
-        let size = content.size();
-        if size == 0 {
-            return digest::whole(&[]);
-        }
-        let slots: Vec<_> = (0..digest::slot_count(size)).map(|slot| self.of(content, slot, size)).collect();
-        digest::combine(&slots)
     }
 
     /// Digest of an extent of a content.

@@ -95,6 +95,11 @@ impl Disk {
         self.listings = times;
     }
 
+    /// Whether listings return names more than once.
+    pub fn lists_again(&self) -> bool {
+        self.listings > 1
+    }
+
     /// Schedules a concurrent modification at the `read`th read from now.
     pub fn meddle(&mut self, read: u64, what: Meddling) {
         self.meddling.push_back((self.reads + read, what));
@@ -158,10 +163,7 @@ impl Disk {
         let ino = self.lookup(dir, name)?;
         let node = self.node(ino)?;
         let kind = match &node.body {
-            Body::File(content) => {
-                let data: u64 = content.pieces(0..content.size()).iter().map(|(_, b)| b.len() as u64).sum();
-                EntryKind::File { stamp: self.stamp(ino)?, sparse: data < content.size() }
-            }
+            Body::File(content) => EntryKind::File { stamp: self.stamp(ino)?, sparse: content.is_sparse() },
             Body::Dir(_) => EntryKind::Dir,
             Body::Symlink(target) => EntryKind::Symlink { target: target.clone() },
         };

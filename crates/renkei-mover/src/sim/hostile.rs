@@ -241,7 +241,9 @@ fn push_receiver(
         end.on_control(now, disk, &encode(&control(chance)))?;
     } else {
         let (kind, payload) = frame(chance);
-        end.on_frame(now, disk, stream, kind, &payload)?;
+        let mut bytes = Vec::new();
+        renkei_core::wire::frame::push(&mut bytes, kind, &payload);
+        end.on_frame(now, disk, stream, bytes)?;
     }
     if chance.percent(30) && end.poll(now, disk)? == Next::Sync {
         end.on_synced(now, disk)?;

@@ -14,6 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A disk that several handles share.
 pub type SharedDisk = Arc<Mutex<Disk>>;
 
+/// Does some work on `disk` in place of the one that is shared.
+pub fn lend<T>(shared: &SharedDisk, disk: &mut Disk, work: impl FnOnce() -> T) -> T {
+    std::mem::swap(disk, &mut *shared.lock().unwrap());
+    let done = work();
+    std::mem::swap(disk, &mut *shared.lock().unwrap());
+    done
+}
+
 /// The device number of every simulated disk.
 const DEVICE: u64 = 1;
 

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, Fuse};
 use super::journal::Journal;
-use super::memory_store::{MemoryStore, SharedDisk};
+use super::memory_store::{MemoryStore, SharedDisk, lend};
 use crate::commit;
 use crate::dest_dirs::DestDirs;
 use crate::failure::Peer;
@@ -40,11 +40,18 @@ pub enum Next {
     Done,
 }
 
-/// The messages for the sender.
+/// The messages for the other end.
 #[derive(Default)]
-struct Outbox {
+pub(super) struct Outbox {
     messages: Mutex<Vec<Control>>,
     acknowledged: Mutex<Vec<EntryId>>,
+}
+
+impl Outbox {
+    /// Takes the messages since the last call.
+    pub(super) fn take_messages(&self) -> Vec<Control> {
+        std::mem::take(&mut self.messages.lock().unwrap())
+    }
 }
 
 impl Peer for Outbox {
@@ -151,15 +158,13 @@ impl ReceiveEnd {
     /// Lets the session work on `disk` at the time `now`.
     fn on_disk<T>(&mut self, now: Duration, disk: &mut Disk, work: impl FnOnce(&mut Self) -> T) -> T {
         self.clock.store(now.as_nanos() as u64, Ordering::Relaxed);
-        std::mem::swap(disk, &mut *self.disk.lock().unwrap());
-        let done = work(self);
-        std::mem::swap(disk, &mut *self.disk.lock().unwrap());
-        done
+        let shared = self.disk.clone();
+        lend(&shared, disk, || work(self))
     }
 
     /// Takes the messages for the sender.
     pub fn take_messages(&mut self) -> Vec<Control> {
-        std::mem::take(&mut self.outbox.messages.lock().unwrap())
+        self.outbox.take_messages()
     }
 
     /// Takes the paths acknowledged since the last call.
@@ -198,23 +203,21 @@ impl ReceiveEnd {
         now: Duration,
         disk: &mut Disk,
         stream: usize,
-        kind: FrameKind,
-        payload: &[u8],
+        bytes: Vec<u8>,
     ) -> Result<(), Error> {
         if self.ended[stream - 1] {
             return Ok(());
         }
-        match kind {
-            FrameKind::Entry => {
+        let (head, payload) = bytes.split_first_chunk().expect("longer than a head");
+        match frame::parse_head(*head)?.kind {
+            Some(FrameKind::Entry) => {
                 self.note_path(EntryHead::read(payload).map(|(head, _)| (head.id, head.entry.path)))
             }
-            FrameKind::Extent => {
+            Some(FrameKind::Extent) => {
                 self.note_path(ExtentHead::read(payload).map(|head| (head.id, head.entry.path)))
             }
             _ => {}
         }
-        let mut bytes = Vec::with_capacity(frame::HEAD_BYTES + payload.len());
-        frame::push(&mut bytes, kind, payload);
         let incoming = &mut self.streams[stream - 1];
         *incoming.stream() = FrameBytes { bytes, used: 0 };
         let received = self.on_disk(now, disk, |end| end.streams[stream - 1].receive_frame());

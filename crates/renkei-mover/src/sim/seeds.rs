@@ -15,7 +15,7 @@ use renkei_core::wire::message::Existing;
 use std::ops::Range;
 use std::time::Duration;
 
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 400;
 const DIRS: [&str; 4] = ["", "d/", "d/e/", "x/"];
 
 struct Scenario {
@@ -76,8 +76,8 @@ impl Scenario {
         match self.chance.below(10) {
             0 => Content::default(),
             1..=5 => Content::of(&vec![version; 1 + self.chance.below(2_000) as usize]),
-            6 | 7 => large(1_500_000, few),
-            8 => large(SLOT_BYTES + 1_300_000, few),
+            6 | 7 => large(SLOT_BYTES + 20_000, few),
+            8 => large(2 * SLOT_BYTES + 20_000, few),
             _ => large(3 * SLOT_BYTES, few),
         }
     }

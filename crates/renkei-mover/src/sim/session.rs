@@ -2,12 +2,12 @@
 
 use super::net::{CONTROL, Streams, Way};
 use super::receiving::{Next, ReceiveEnd};
-use super::sending::{Frame, SendEnd, SentSlots, control};
+use super::sending::{Frame, SendEnd, SentSlots, Step, control};
 use super::transfer::World;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use renkei_core::wire::frame::{FrameKind, HEAD_BYTES};
+use renkei_core::wire::frame::HEAD_BYTES;
 use renkei_core::wire::message::{Control, Summary};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,8 @@ const WALK_STEP: Duration = Duration::from_micros(200);
 /// Events of a session.
 pub(super) enum Event {
     Walk,
-    Free(usize),
+    /// A data stream is free or was woken; only the last such event of a stream counts.
+    Free(usize, u64),
     Arrive(Way, Frame),
     Poll,
     Synced,
@@ -32,10 +33,13 @@ pub(super) type Kept = BTreeMap<(RelPath, u32), Stamp>;
 /// The state of a running session.
 pub(super) struct Session {
     pub(super) streams: Streams,
+    /// Number of the last `Free` event of each data stream.
+    pub(super) turns: Vec<u64>,
     pub(super) send: Option<SendEnd>,
     pub(super) receive: ReceiveEnd,
     pub(super) kept: Kept,
     pub(super) sent_slots: SentSlots,
+    pub(super) stalled_at: Duration,
     pub(super) next_tick: Duration,
     pub(super) walking: bool,
     pub(super) syncing: bool,
@@ -51,9 +55,10 @@ impl World {
     pub(super) fn handle(&mut self, session: &mut Session, event: Event) -> Result<(), Error> {
         match event {
             Event::Walk => self.on_walk(session),
-            Event::Free(stream) => self.on_free(session, stream),
+            Event::Free(stream, turn) if session.turns[stream - 1] != turn => Ok(()),
+            Event::Free(stream, _) => self.on_free(session, stream),
             Event::Arrive(_, (stream, ..)) if session.streams.is_cut(stream) => Ok(()),
-            Event::Arrive(Way::Up, (_, _, payload)) => self.on_reply(session, &payload),
+            Event::Arrive(Way::Up, (_, bytes)) => self.on_reply(session, &bytes[HEAD_BYTES..]),
             Event::Arrive(Way::Down, frame) => self.on_arrival(session, frame),
             Event::Poll => self.on_poll(session),
             Event::Synced => {
@@ -81,12 +86,11 @@ impl World {
     /// Sends frames on their streams; returns when the last of them has left.
     fn send(&mut self, session: &mut Session, way: Way, frames: Vec<Frame>) -> Duration {
         let mut departs = self.now();
-        for (stream, kind, payload) in frames {
-            let bytes = (HEAD_BYTES + payload.len()) as u64;
-            let sent = session.streams.send(self.now(), stream, way, bytes);
+        for (stream, bytes) in frames {
+            let sent = session.streams.send(self.now(), stream, way, bytes.len() as u64);
             departs = departs.max(sent.departs);
             if let Some(arrives) = sent.arrives {
-                self.queue.at(arrives, Event::Arrive(way, (stream, kind, payload)));
+                self.queue.at(arrives, Event::Arrive(way, (stream, bytes)));
             }
         }
         self.notice_cut(session);
@@ -98,7 +102,7 @@ impl World {
     fn on_walk(&mut self, session: &mut Session) -> Result<(), Error> {
         session.walking = false;
         let Some(send) = &mut session.send else { return Ok(()) };
-        let frames = send.walk(&self.source);
+        let frames = send.walk(&mut self.source)?;
         self.send(session, Way::Down, frames);
         self.after_sending(session);
         Ok(())
@@ -106,11 +110,16 @@ impl World {
 
     fn on_free(&mut self, session: &mut Session, stream: usize) -> Result<(), Error> {
         let Some(send) = &mut session.send else { return Ok(()) };
-        let Some(frames) = send.next_unit(stream, &mut self.source) else { return Ok(()) };
-        let ends = frames.iter().any(|(_, kind, _)| *kind == FrameKind::StreamEnd);
-        let departs = self.send(session, Way::Down, frames);
-        if !ends {
-            self.queue.at(departs, Event::Free(stream));
+        match send.next_step(self.queue.now(), stream, &mut self.source)? {
+            Step::Wait(until) => {
+                self.free(session, stream, until);
+                return Ok(());
+            }
+            Step::Send(frames) => {
+                let departs = self.send(session, Way::Down, frames);
+                self.free(session, stream, departs);
+            }
+            Step::End(frames) => drop(self.send(session, Way::Down, frames)),
         }
         self.after_sending(session);
         Ok(())
@@ -125,8 +134,8 @@ impl World {
             && let Some(send) = session.send.take()
         {
             session.sent_slots = send.sent_slots().clone();
-            let summary = send.finish(deleted);
-            self.send(session, Way::Down, vec![control(&Control::Finished(Ok(summary.clone())))]);
+            let (summary, frames) = send.finish(deleted)?;
+            self.send(session, Way::Down, frames);
             session.summary = Some(summary);
         }
         Ok(())
@@ -135,23 +144,29 @@ impl World {
     /// Wakes idle streams and the walk, which may have work now.
     fn after_sending(&mut self, session: &mut Session) {
         let Some(send) = &mut session.send else { return };
-        for stream in send.wake() {
-            self.queue.at(self.queue.now(), Event::Free(stream));
-        }
         if send.walks() && !session.walking {
             session.walking = true;
             self.queue.at(self.queue.now() + WALK_STEP, Event::Walk);
         }
+        for stream in send.idle_streams() {
+            self.free(session, stream, self.now());
+        }
+    }
+
+    /// Lets a data stream ask for work at `time`, and no longer at a time set before.
+    pub(super) fn free(&mut self, session: &mut Session, stream: usize, time: Duration) {
+        session.turns[stream - 1] += 1;
+        self.queue.at(time, Event::Free(stream, session.turns[stream - 1]));
     }
 
     // ---- the receiving side ------------------------------------------------------------------------------------
 
     fn on_arrival(&mut self, session: &mut Session, frame: Frame) -> Result<(), Error> {
-        let (stream, kind, payload) = frame;
+        let (stream, bytes) = frame;
         let (now, disk) = (self.queue.now(), &mut self.destination);
         if stream != CONTROL {
-            session.receive.on_frame(now, disk, stream, kind, &payload)?;
-        } else if session.receive.on_control(now, disk, &payload)? {
+            session.receive.on_frame(now, disk, stream, bytes)?;
+        } else if session.receive.on_control(now, disk, &bytes[HEAD_BYTES..])? {
             session.over = Some(Ok(()));
         }
         self.after_receiving(session);

@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Interval at which the journal is written.
 const BEHIND: Duration = Duration::from_millis(100);
+/// Idle streams are kept alive, so a session that does not end is recognised by its time.
+const STALLED: Duration = Duration::from_secs(3_600);
 /// Sessions without a fault within which a job must succeed.
 const MAX_CLEAN_SESSIONS: usize = 4;
 
@@ -240,10 +242,12 @@ impl World {
         let boot = self.header().boot;
         let mut session = Session {
             streams: Streams::new(path, streams),
-            send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams, self.memo.clone())),
+            send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams)),
+            turns: vec![0; streams],
             receive: ReceiveEnd::new(options, self.journal.clone(), state, boot, streams),
             kept,
             sent_slots: SentSlots::new(),
+            stalled_at: self.now() + STALLED,
             next_tick: self.now() + BEHIND,
             walking: true,
             syncing: false,
@@ -259,7 +263,7 @@ impl World {
             Fault::Crash(..) | Fault::None => {}
         }
         self.queue.at(self.now(), Event::Walk);
-        (1..=streams).for_each(|stream| self.queue.at(self.now(), Event::Free(stream)));
+        (1..=streams).for_each(|stream| self.free(&mut session, stream, self.now()));
         Ok(session)
     }
 
@@ -317,7 +321,7 @@ impl World {
 
     fn run(&mut self, session: &mut Session) -> Result<Outcome, Broken> {
         while session.over.is_none() {
-            let Some(event) = self.queue.advance() else {
+            let Some(event) = self.queue.advance().filter(|_| self.now() < session.stalled_at) else {
                 return Err(format!("stalled at {:?}", self.now()));
             };
             self.tick(session);
@@ -370,6 +374,10 @@ impl World {
     }
 
     fn check_sent(&self, session: &Session) -> Result<(), Broken> {
+        // A name that is listed again is offered again; what was kept of it is given out once.
+        if self.source.lists_again() {
+            return Ok(());
+        }
         let sent = session.send.as_ref().map_or(&session.sent_slots, SendEnd::sent_slots);
         let again = sent.iter().find(|sent| {
             let unchanged = |stamp: &Stamp| self.source.stamp(stamp.ino).is_ok_and(|now| now == *stamp);

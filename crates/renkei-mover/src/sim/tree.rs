@@ -67,7 +67,7 @@ pub fn put_mixed_tree(disk: &mut Disk) {
     put(disk, "empty", &Content::default());
     put(disk, "d/b", &Content::of(&[7; 3_000]));
     put(disk, "d/e/c", &Content::of(b"deep"));
-    put(disk, "d/large", &large(2 * SLOT_BYTES + 5_000_000, 1));
+    put(disk, "d/large", &large(2 * SLOT_BYTES + 500_000, 1));
     put(disk, "d/e/one", &large(1_500_000, 2));
     put(disk, "locked/x", &Content::of(b"x"));
     put(disk, "deep/only/one/file", &Content::of(b"alone"));
