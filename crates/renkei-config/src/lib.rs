@@ -3,11 +3,12 @@
 //! Precedence: default < file < environment (`RENKEI_<FIELD>`) < flag. An unknown field is an error with the line and
 //! the nearest known field. The table [`FIELDS`] documents every field; docs/config.md is printed from it. A user
 //! without a PoP has no file and gets the defaults. [`home`] has the directories of a PoP or user and how their files
-//! are written, [`telemetry`] starts the log, `edit` changes config.toml for commands. Uses: `renkei-core`.
+//! are written, [`telemetry`] starts the log, [`random`] has ids and secrets, `edit` changes config.toml for commands. Uses: `renkei-core`.
 
 mod edit;
 mod fields;
 pub mod home;
+pub mod random;
 mod rule;
 pub mod telemetry;
 mod volumes;

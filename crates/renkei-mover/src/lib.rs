@@ -35,13 +35,11 @@ pub use failure::{Registered, Stop};
 pub use pace::background::BACKGROUND_STREAMS;
 pub use renkei_core::units::hex;
 
-use renkei_core::error::{Code, Error};
+use renkei_config::random::random_bytes;
+use renkei_core::error::Error;
 use renkei_core::wire::message::TransferId;
 
 /// A random transfer id.
 pub fn fresh_id() -> Result<TransferId, Error> {
-    let mut id = TransferId::default();
-    let random = |_| Error::new(Code::SystemCall, "random", "transfer id", "the generator failed");
-    aws_lc_rs::rand::fill(&mut id).map_err(random)?;
-    Ok(id)
+    random_bytes()
 }

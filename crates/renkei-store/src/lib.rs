@@ -45,6 +45,7 @@ use renkei_core::error::Error;
 use renkei_core::lease::HolderId;
 use renkei_core::path::RelPath;
 use renkei_core::wire::message::Algorithm;
+pub use renkei_core::wire::message::Space;
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::ops::Range;
@@ -378,19 +379,4 @@ pub struct Raw {
     pub gid: u32,
     /// Time of last change of content or metadata.
     pub ctime: FileTime,
-}
-
-/// The free space of a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Space {
-    /// Bytes in all.
-    pub total: u64,
-    /// Bytes free.
-    pub free: u64,
-    /// Bytes free for an ordinary account.
-    pub available: u64,
-    /// Inodes in all; 0 where they are not counted.
-    pub files_total: u64,
-    /// Inodes free.
-    pub files_free: u64,
 }

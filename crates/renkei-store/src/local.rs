@@ -122,11 +122,10 @@ impl Store for LocalStore {
         let fd = open_deep(self.root.fd.as_fd(), path, ResolveFlags::empty()).map_err(fail)?;
         let stat = rustix::fs::fstatvfs(&fd).map_err(fail)?;
         Ok(Space {
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
-            free: stat.f_bfree.saturating_mul(stat.f_frsize),
-            available: stat.f_bavail.saturating_mul(stat.f_frsize),
-            files_total: stat.f_files,
-            files_free: stat.f_ffree,
+            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total_files: stat.f_files,
+            free_files: stat.f_ffree,
         })
     }
 }

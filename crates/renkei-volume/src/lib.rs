@@ -37,9 +37,10 @@ use follower::restored_home::RestoreReport;
 use home::reconciler::{Reconciler, Shared};
 use home::site_leases::HomeLeases;
 use home::watch::Watch;
-use lineage::{Lineage, fresh_incarnation};
+use lineage::Lineage;
 use renkei_catalogue::{OWN, Trees, VolumeId, VolumeTree};
 use renkei_config::home::{Home, make_private_dir};
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
 use renkei_core::namespace::quota::Use;
@@ -474,7 +475,7 @@ impl Volume {
         let watch =
             Watch::open(folder(at)).inspect_err(|error| tracing::warn!(%error, name, "nothing is watched"));
         // Before the first request: two concurrent ones would create two incarnations of the log.
-        let fresh = fresh_incarnation()?;
+        let fresh = random_bytes()?;
         Lineage::of_home(&tree, fresh)?;
         let leases = Arc::new(leases);
         let site_leases = HomeLeases::open(tree.clone(), leases.clone(), HomeLeases::round(&fresh))?;

@@ -93,17 +93,6 @@ impl Lineage {
     }
 }
 
-/// A new random incarnation.
-///
-/// # Errors
-/// `SystemCall` if the system has no randomness.
-pub fn fresh_incarnation() -> Result<Incarnation, Error> {
-    let mut incarnation = Incarnation::default();
-    let failed = |_| Error::new(Code::SystemCall, "random", "log of a volume", "the generator failed");
-    aws_lc_rs::rand::fill(&mut incarnation).map_err(failed)?;
-    Ok(incarnation)
-}
-
 /// The digest of a record, if the log goes back so far.
 ///
 /// # Errors

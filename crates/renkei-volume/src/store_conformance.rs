@@ -212,7 +212,7 @@ fn paths_may_be_longer_than_the_system_allows() {
             assert_eq!(found.path(), &path);
             assert_eq!(found.entry(b"leaf", Detail::Full).unwrap().0.size(), 1);
         }
-        assert!(place.store.space(&path).unwrap().total > 0);
+        assert!(place.store.space(&path).unwrap().total_bytes > 0);
         renkei_store::tree::remove_tree(&*place.root, &[b'd'; 250]).unwrap();
     });
 }
@@ -640,7 +640,7 @@ fn entries_tell_owner_group_and_numbers() {
         assert_eq!(place.root.device(), seen.dev());
         assert_eq!(stamp, place.root.open_read(b"f").unwrap().stamp().unwrap());
         let space = place.store.space(&RelPath::root()).unwrap();
-        assert!(space.total >= space.free && space.free >= space.available && space.available > 0);
+        assert!(space.total_bytes >= space.available_bytes && space.available_bytes > 0);
     });
 }
 
@@ -735,7 +735,7 @@ fn a_full_disk_is_no_space() {
     let error = file.write_at(&vec![1; 2 << 20], 0).unwrap_err();
     assert_eq!((error.code, error.subject.as_str()), (Code::NoSpace, "f"));
     assert_eq!(code(root.create_temp(b"g", false).unwrap().allocate(0..4 << 20)), Code::NoSpace);
-    assert!(store.space(&RelPath::root()).unwrap().available < 1 << 20);
+    assert!(store.space(&RelPath::root()).unwrap().available_bytes < 1 << 20);
     let full = (0..30).find_map(|i| root.mkdir(format!("d{i}").as_bytes(), 0o700).err()).unwrap();
     assert_eq!(full.code, Code::NoSpace);
     // Another file system between the two names of a rename or link.

@@ -29,7 +29,7 @@ pub struct Space {
     pub total_bytes: u64,
     /// Bytes still available to this account.
     pub available_bytes: u64,
-    /// Inodes in total.
+    /// Inodes in total; 0 where they are not counted.
     pub total_files: u64,
     /// Inodes free.
     pub free_files: u64,

@@ -6,7 +6,8 @@
 //! (the site is unreachable from there) is the root cause when a circuit fails.
 
 use super::dial::{DialHints, Dialler, Session, named};
-use super::transport::{Transport, random_ticket};
+use super::transport::Transport;
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::{MAX_CIRCUITS, preface, ticket};
@@ -140,7 +141,7 @@ impl RelayClient {
         agent: Option<String>,
         request: impl FnOnce(Ticket) -> Request,
     ) -> Result<Arc<RelayClient>, Error> {
-        let (seed, word) = (random_ticket()?, Arc::new(Word::default()));
+        let (seed, word) = (random_bytes()?, Arc::new(Word::default()));
         let (next, said) = (AtomicU16::new(0), word.clone());
         let relay_client = RelayClient { relay: relay.clone(), by: by.clone(), agent, seed, next, word };
         let (request, dialler, relay) = (request(seed), dialler.clone(), relay.clone());

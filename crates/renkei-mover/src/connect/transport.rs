@@ -4,12 +4,11 @@
 
 use super::dial::named;
 use super::relay_client::RelayClient;
-use aws_lc_rs::rand;
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::route::Way;
-use renkei_core::wire::data::Ticket;
 use renkei_net::reverse_registry::ReverseRegistry;
 use renkei_net::tls::{changed_through, lost};
 use renkei_net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
@@ -37,7 +36,7 @@ impl Transport {
                 dial(*address, *within).map_err(|error| named(error, site, self))
             }
             Transport::Line(reverse_registry) => {
-                reverse_registry.call(&Principal::Host(site.clone()), random_ticket()?)
+                reverse_registry.call(&Principal::Host(site.clone()), random_bytes()?)
             }
             Transport::Through(relay_client) => relay_client.connect(),
         }
@@ -118,12 +117,4 @@ pub fn unreachable(error: &io::Error) -> Error {
         _ => Code::PeerDown,
     };
     Error { code, op: "connect".into(), ..lost("connect", error) }
-}
-
-/// A random secret.
-pub fn random_ticket() -> Result<Ticket, Error> {
-    let mut ticket = [0; 32];
-    rand::fill(&mut ticket)
-        .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;
-    Ok(ticket)
 }

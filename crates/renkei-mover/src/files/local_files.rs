@@ -9,6 +9,7 @@
 //! removed. Non-goal: changing a file in place.
 
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
+use renkei_config::random::random_bytes;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::Noted;
@@ -17,7 +18,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
     Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
-use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Space};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
 use renkei_core::wire::{encode, violation};
 use renkei_store::leases::LeaseHolder;
 use renkei_store::locks::{LockAt, Locker};
@@ -92,7 +93,7 @@ impl LocalFiles {
     /// As [`Store::dir`].
     pub fn new(store: Arc<dyn Store>, path: RelPath, is_writable: bool) -> Result<Self, Error> {
         let base = store.dir(&path)?;
-        let (job, first) = (random()?, random()?);
+        let (job, first) = (u64::from_le_bytes(random_bytes()?), u64::from_le_bytes(random_bytes()?));
         // A random start keeps handles of another table invalid here.
         let table = Table { next: first >> 1, open: HashMap::new() };
         Ok(LocalFiles {
@@ -563,13 +564,7 @@ impl LocalFiles {
     }
 
     fn space(&self) -> Result<Answer, Error> {
-        let space = self.store.space(&self.path)?;
-        Ok(Answer::Space(Space {
-            total_bytes: space.total,
-            available_bytes: space.available,
-            total_files: space.files_total,
-            free_files: space.files_free,
-        }))
+        self.store.space(&self.path).map(Answer::Space)
     }
 }
 
@@ -783,13 +778,6 @@ fn file_number(dir: &dyn Dir, name: &[u8]) -> Option<u64> {
 
 fn done((): ()) -> Answer {
     Answer::Done
-}
-
-fn random() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    aws_lc_rs::rand::fill(&mut bytes)
-        .map_err(|_| Error::new(Code::SystemCall, "random", "desk", "the generator failed"))?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 fn too_many() -> Error {

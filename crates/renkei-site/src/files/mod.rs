@@ -191,15 +191,7 @@ impl FileService {
 
 /// Space of the file system below a place.
 pub(crate) fn space(access: &Access, place: &Place) -> Result<Space, Error> {
-    let work = |store: &dyn Store, path: &RelPath| {
-        let space = store.space(path)?;
-        Ok(Space {
-            total_bytes: space.total,
-            available_bytes: space.available,
-            total_files: space.files_total,
-            free_files: space.files_free,
-        })
-    };
+    let work = |store: &dyn Store, path: &RelPath| store.space(path);
     at(access, place, access.look(place)?.run("space", work))
 }
 

@@ -12,13 +12,13 @@ use super::circuits::{Asked, Passing};
 use crate::access::{Access, Proof, account_name, own_users};
 use crate::snapshot::{Snapshot, Texts};
 use renkei_config::home::read_text;
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::wire::circuit::MAX_CIRCUITS;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{AgentStatus, Request, Terms};
 use renkei_core::wire::violation;
-use renkei_mover::connect::transport::random_ticket;
 use renkei_net::control::ControlSender;
 use renkei_net::identity::agency;
 use renkei_net::identity::agency::Sponsor;
@@ -266,7 +266,7 @@ impl Relay {
 
     /// A connection to an agent, which dials when it is called over its line.
     pub(crate) fn call_agent(&self, agent: &Principal) -> Result<TcpStream, Error> {
-        self.reverse_registry.call(agent, random_ticket()?).map_err(|error| match error.code {
+        self.reverse_registry.call(agent, random_bytes()?).map_err(|error| match error.code {
             Code::NoLine => Error { code: Code::AgentAbsent, ..error },
             _ => error,
         })

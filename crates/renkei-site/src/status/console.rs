@@ -7,7 +7,7 @@
 
 use crate::Context;
 use crate::access::{Access, Caller};
-use crate::transfer::tickets::random_ticket;
+use renkei_config::random::random_bytes;
 use renkei_core::error::Error;
 use renkei_mover::hex;
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ struct Secrets(HashMap<[u8; 32], Held>);
 
 impl Secrets {
     fn issue(&mut self, holder: Holder, life: Duration, now: Instant) -> Result<String, Error> {
-        let secret = hex(&random_ticket()?);
+        let secret = hex(&random_bytes::<32>()?);
         self.0.retain(|_, held| held.until > now);
         let name = holder.name();
         let own = self.0.iter().filter(|(_, held)| held.holder.name() == name);

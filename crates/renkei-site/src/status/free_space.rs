@@ -152,13 +152,7 @@ impl Monitor {
 }
 
 fn own_space(root: &Root) -> Result<Space, Error> {
-    let space = root.store()?.space(&RelPath::root())?;
-    Ok(Space {
-        total_bytes: space.total,
-        available_bytes: space.available,
-        total_files: space.files_total,
-        free_files: space.files_free,
-    })
+    root.store()?.space(&RelPath::root())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::Stop;
 use crate::access::{Access, one_share};
 use crate::relay::agents::{Mark, put_mark};
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -29,14 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const REDEEM_WITHIN: Duration = Duration::from_secs(600);
 /// Maximum outstanding grants.
 const MAX_GRANTS: usize = 4096;
-
-/// Generates a random ticket.
-pub fn random_ticket() -> Result<Ticket, Error> {
-    let mut ticket = [0; 32];
-    aws_lc_rs::rand::fill(&mut ticket)
-        .map_err(|_| Error::new(Code::SystemCall, "random", "ticket", "the generator failed"))?;
-    Ok(ticket)
-}
 
 /// Answers `request` with the ticket.
 pub(crate) fn offer_streams(
@@ -93,7 +86,7 @@ impl Tickets {
     /// # Errors
     /// `OutOfMemory` if not a single stream is left.
     pub fn issue(&self, principal: &Principal, wanted: u16, limit: usize) -> Result<Waiting<'_>, Error> {
-        let ticket = random_ticket()?;
+        let ticket = random_bytes()?;
         let mut issued = self.lock();
         let used = |of: &dyn Fn(&Issued) -> bool| -> usize {
             issued.values().filter(|issued| of(issued)).map(Issued::used).sum()
@@ -232,7 +225,7 @@ impl Grants {
         peer: SiteName,
         mark: Option<&Mark>,
     ) -> Result<Ticket, Error> {
-        let mut ticket = random_ticket()?;
+        let mut ticket = random_bytes()?;
         if let Some(mark) = mark {
             put_mark(&mut ticket, mark);
         }

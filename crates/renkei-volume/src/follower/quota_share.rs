@@ -217,9 +217,8 @@ impl Outbox {
     pub(crate) fn narrow(&self, space: Space, owner: &str) -> Space {
         let ours = |room: &Room| room.owner.as_deref().is_none_or(|limited| limited == owner);
         self.room_left().iter().filter(|room| ours(room)).fold(space, |space, Room { most, .. }| Space {
-            free: most.bytes.map_or(space.free, |left| space.free.min(left)),
-            available: most.bytes.map_or(space.available, |left| space.available.min(left)),
-            files_free: most.files.map_or(space.files_free, |left| space.files_free.min(left)),
+            available_bytes: most.bytes.map_or(space.available_bytes, |left| space.available_bytes.min(left)),
+            free_files: most.files.map_or(space.free_files, |left| space.free_files.min(left)),
             ..space
         })
     }

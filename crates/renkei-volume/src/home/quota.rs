@@ -203,15 +203,13 @@ impl Quotas {
         }
         let (most, left) = self.state().ledger.room(&own_name());
         let least = |limit: Option<u64>, has: u64| limit.map_or(has, |limit| limit.min(has));
-        let (total, free) = (most.bytes.unwrap_or(space.total), least(left.bytes, space.free));
         Space {
-            total,
-            free,
-            available: least(left.bytes, space.available),
-            files_total: most.files.unwrap_or(space.files_total),
-            files_free: match left {
-                Limit { files: Some(left), .. } if space.files_total == 0 => left,
-                Limit { files, .. } => least(files, space.files_free),
+            total_bytes: most.bytes.unwrap_or(space.total_bytes),
+            available_bytes: least(left.bytes, space.available_bytes),
+            total_files: most.files.unwrap_or(space.total_files),
+            free_files: match left {
+                Limit { files: Some(left), .. } if space.total_files == 0 => left,
+                Limit { files, .. } => least(files, space.free_files),
             },
         }
     }

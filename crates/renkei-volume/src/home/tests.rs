@@ -663,6 +663,6 @@ fn many_who_write_at_once_share_the_room() {
     assert_eq!(refused.code, renkei_core::error::Code::QuotaExceeded, "{refused}");
     place.root().remove_dir(b"dir0").unwrap();
     place.root().symlink(b"dir1", b"link").unwrap();
-    assert_eq!(place.store.space(&RelPath::root()).unwrap().files_free, 0);
+    assert_eq!(place.store.space(&RelPath::root()).unwrap().free_files, 0);
     assert!(!place.check().was_miscounted);
 }

@@ -12,6 +12,7 @@ use super::remove_file;
 use crate::identity::certificate::{hex, unix_seconds};
 use renkei_config::home::{Home, file_error, make_private_dir, read_text, write_file};
 use renkei_config::is_endpoint;
+use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use sha2::{Digest, Sha256};
@@ -130,8 +131,7 @@ pub fn give(
         let cause = format!("{MAX_OPEN} invitations are open; `renkei invite --cancel ID` ends one");
         return Err(Error::new(Code::UsageInvalid, "invite", &card.site, cause));
     }
-    let mut secret = Secret::default();
-    aws_lc_rs::rand::fill(&mut secret).expect("the system has randomness");
+    let secret: Secret = random_bytes()?;
     let expires_unix = unix_seconds(now + life.min(LONGEST_LIFE));
     let name = name_of(&secret);
     write_file(&folder.join(&name), format!("{expires_unix}\n").as_bytes(), 0o600)?;

@@ -181,13 +181,7 @@ impl VolumeService {
         let snapshot = self.context.last_snapshot();
         let name = snapshot.volumes.iter().find(|(_, now)| now.id == facts.id).map(|(name, _)| name);
         let store = name.and_then(|name| snapshot.store(name).ok());
-        let space = store.and_then(|store| store.space(&RelPath::root()).ok()).unwrap_or_default();
-        Space {
-            total_bytes: space.total,
-            available_bytes: space.available,
-            total_files: space.files_total,
-            free_files: space.files_free,
-        }
+        store.and_then(|store| store.space(&RelPath::root()).ok()).unwrap_or_default()
     }
 
     /// Whether a site's duties changed since they were sent; false for one that never asked.

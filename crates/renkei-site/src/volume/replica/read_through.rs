@@ -194,14 +194,7 @@ impl RemoteContent for VolumeService {
     }
 
     fn space(&self, volume: &VolumeId) -> Space {
-        let told = self.holding.duties(volume).space;
-        Space {
-            total: told.total_bytes,
-            free: told.available_bytes,
-            available: told.available_bytes,
-            files_total: told.total_files,
-            files_free: told.free_files,
-        }
+        self.holding.duties(volume).space
     }
 
     fn session(&self, name: &str, at: &SiteName) -> Result<Arc<RemoteFiles>, Error> {

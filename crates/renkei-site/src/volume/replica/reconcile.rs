@@ -344,7 +344,7 @@ impl VolumeService {
             state.has_news = false;
             state.held.values().cloned().collect()
         });
-        let free_bytes = space.map_or(0, |space| space.available);
+        let free_bytes = space.map_or(0, |space| space.available_bytes);
         Offer { accepts, free_bytes, keeps: kept(facts), held, claim: None }
     }
 

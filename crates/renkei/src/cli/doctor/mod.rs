@@ -161,13 +161,7 @@ fn served(home: &Home) -> Vec<Served> {
 
 /// The space in a storage, as a PoP that is started now would find it.
 fn room_at(home: &Home, name: &str, storage: &Storage) -> Result<Space, Error> {
-    let space = storage_identity::check(home, name, storage)?.space(&RelPath::root())?;
-    Ok(Space {
-        total_bytes: space.total,
-        available_bytes: space.available,
-        total_files: space.files_total,
-        free_files: space.files_free,
-    })
+    storage_identity::check(home, name, storage)?.space(&RelPath::root())
 }
 
 fn check_storage(name: &str, storage: &Storage, room: Result<Space, Error>, checks: &mut Checks) {
@@ -222,10 +216,10 @@ fn check_buffer(home: &Home, config: &Config, checks: &mut Checks) {
         folder.display(),
         human(buffer.size()),
         human(buffer.per_user()),
-        human(room.available),
-        human(room.total)
+        human(room.available_bytes),
+        human(room.total_bytes)
     );
-    match buffer.size() > room.total {
+    match buffer.size() > room.total_bytes {
         true => checks.warn(what, found, "lower `buffer.size_mib`, or transfers will wait with RK-STORE-24"),
         false => checks.ok(what, found),
     }
