@@ -2,8 +2,9 @@
 //!
 //! [`port`] accepts connections and tells protocols apart by ALPN; each door translates its protocol into calls of
 //! [`renkei_site::Site`] and back. A door makes no decisions. [`renkei`] is the door for other PoPs and the command
-//! line, [`http`] that for monitoring and for the console (`console`). `strangers` limits unauthenticated peers, and
-//! [`mod@line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`, `renkei-site`.
+//! line, [`http`] that for monitoring, the console (`console`) and files (`webdav`). `strangers` limits unauthenticated peers, and
+//! [`mod@line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`,
+//! `renkei-mover`, `renkei-site`.
 
 mod console;
 pub mod http;
@@ -11,3 +12,4 @@ pub mod line;
 pub mod port;
 pub mod renkei;
 pub(crate) mod strangers;
+mod webdav;

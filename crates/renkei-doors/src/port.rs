@@ -157,10 +157,31 @@ async fn greet(mut caller: Caller, site: Arc<Site>, seat: Seat) {
 const PLAIN_ANSWER: &str = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
      RK-WIRE-5: this port speaks TLS only: use https:// or renkei\r\n";
 
-/// The first bytes of a connection, and whether its ALPN is `renkei/1`.
+/// The first bytes of a connection, and the protocol that its ALPN asks for.
 struct ClientHello {
     bytes: Vec<u8>,
-    renkei: bool,
+    protocol: Protocol,
+}
+
+/// The protocol of a client, by its ALPN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    /// `renkei/1`.
+    Renkei,
+    /// HTTP/2, and HTTP/1.1 if it must be: a browser.
+    Http2,
+    /// HTTP/1.1, or no ALPN.
+    Http1,
+}
+
+impl Protocol {
+    fn of<'a>(offered: impl Iterator<Item = &'a [u8]>) -> Self {
+        offered.fold(Protocol::Http1, |protocol, alpn| match alpn {
+            ALPN => Protocol::Renkei,
+            b"h2" if protocol == Protocol::Http1 => Protocol::Http2,
+            _ => protocol,
+        })
+    }
 }
 
 /// The kind of a connection's first bytes.
@@ -199,9 +220,9 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
-                let mut offered = accepted.client_hello().alpn().into_iter().flatten();
-                let renkei = offered.any(|alpn| alpn == ALPN);
-                return Ok(Some(First::Hello(ClientHello { renkei, bytes })));
+                let offered = accepted.client_hello().alpn();
+                let protocol = Protocol::of(offered.into_iter().flatten());
+                return Ok(Some(First::Hello(ClientHello { protocol, bytes })));
             }
             Ok(None) if bytes.len() > MAX_HELLO_BYTES => {
                 return Err(Error::new(
@@ -249,7 +270,7 @@ fn not_renkei(error: Error) -> Error {
 async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Seat) {
     let Caller { sock, peer, through } = caller;
     let snapshot = site.last_snapshot();
-    if hello.renkei {
+    if hello.protocol == Protocol::Renkei {
         let greeted = handshake::greet(sock, snapshot.renkei_tls.clone(), hello.bytes);
         match tokio::time::timeout(GREETED_WITHIN, greeted).await {
             Ok(Ok(greeted)) => {
@@ -268,7 +289,11 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
     } else {
         let seat = seat.into_http();
         // Boxed: much larger than the future so far, and most strangers never get here.
-        Box::pin(http::serve(sock, hello.bytes, snapshot.http_tls.clone(), peer, site)).await;
+        let tls = match hello.protocol {
+            Protocol::Http2 => &snapshot.http_tls,
+            _ => &snapshot.http_tls_with_clients,
+        };
+        Box::pin(http::serve(sock, hello.bytes, tls.clone(), peer, site)).await;
         drop(seat);
     }
 }

@@ -18,7 +18,7 @@ use renkei_net::identity::authority::rotation;
 use renkei_net::identity::credential::Credential;
 use renkei_net::identity::tls::server_config_with;
 use renkei_net::identity::trust::Trust;
-use renkei_net::identity::web::{WebCertificate, http_config};
+use renkei_net::identity::web::{WebCertificate, http_config, http_config_with_clients};
 use renkei_store::Store;
 use renkei_store::local::AccessMode as Mode;
 use renkei_volume::dir_claim::DirectoryClaim;
@@ -108,8 +108,10 @@ pub struct Snapshot {
     pub(super) former_credential: Option<Credential>,
     /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
     pub renkei_tls: Arc<ServerConfig>,
-    /// TLS for HTTP.
+    /// TLS for HTTP, for clients that offer HTTP/2.
     pub http_tls: Arc<ServerConfig>,
+    /// The same for all others, which are asked for a certificate.
+    pub http_tls_with_clients: Arc<ServerConfig>,
     /// The storages by name.
     pub storages: BTreeMap<String, Arc<Root>>,
     /// The volumes by name.
@@ -173,6 +175,7 @@ impl Snapshot {
             renkei_tls: server_config_with(&credential, former.as_ref())?,
             former_credential: former.map(|(_, credential)| credential),
             http_tls: http_config(&credential, &web)?,
+            http_tls_with_clients: http_config_with_clients(&credential, &web)?,
             web,
             trust: Arc::new(trust),
             listening,

@@ -80,7 +80,6 @@ pub(super) fn router() -> Router<Arc<Site>> {
             get(|| asset("text/javascript; charset=utf-8", include_str!("script.js"))),
         )
         .route("/console/icon.svg", get(|| asset("image/svg+xml", include_str!("icon.svg"))))
-        .fallback(nothing_here)
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(map_response(guard))
 }
@@ -186,8 +185,9 @@ async fn mapping(State(site): State<Arc<Site>>, Query(asked): Query<Asked>, head
     visit(site, headers, move |site, visitor| Some(mapping::page(site, visitor, &asked))).await
 }
 
-async fn nothing_here(State(site): State<Arc<Site>>) -> Response {
-    answer(StatusCode::NOT_FOUND, page::nothing_here(&site.name()))
+/// The page for an address that there is none for.
+pub(super) async fn nothing_here(site: &Site) -> Response {
+    guard(answer(StatusCode::NOT_FOUND, page::nothing_here(&site.name()))).await
 }
 
 // ---- changes ---------------------------------------------------------------------------------------------------------

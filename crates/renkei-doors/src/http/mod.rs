@@ -1,16 +1,19 @@
-//! The HTTP door: health, metrics and the console, over TLS on the one port.
+//! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
-//! `metrics` prints the counters, `replayed` gives the HTTP server a connection whose first bytes were read already.
-//! The pages of the console are in `console`.
+//! `metrics` prints the counters, `replayed` gives the HTTP server a connection whose first bytes were read already,
+//! `activity` tells an idle connection. The pages of the console are in `console`, files in `webdav`.
 
+pub(crate) mod activity;
 mod metrics;
 mod replayed;
 
 use crate::console;
-use axum::extract::State;
+use crate::webdav::{self, Client};
+use activity::Activity;
+use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -19,6 +22,7 @@ use renkei_site::Site;
 use renkei_site::status::conditions::{Condition, Severity};
 use replayed::Replayed;
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +32,8 @@ use tokio_rustls::TlsAcceptor;
 /// Timeout of the TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lifetime of a connection; everything served here is short.
-const CONNECTION_WITHIN: Duration = Duration::from_secs(60);
+/// A connection without progress for so long is closed.
+const IDLE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Timeout of the graceful shutdown then.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -49,25 +53,45 @@ pub async fn serve(
         Ok(Err(error)) => return tracing::info!(%peer, %error, "no TLS"),
         Err(_) => return tracing::info!(%peer, "dropped: TLS handshake not finished within 10 s"),
     };
-    let service = TowerToHyperService::new(router(site));
+    let chain = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .map(|chain| chain.iter().cloned().map(CertificateDer::into_owned));
+    let client = Client { chain: chain.map(Iterator::collect), activity: Activity::default() };
+    let service = TowerToHyperService::new(router(site, client.clone()));
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let mut ended = tokio::time::timeout(CONNECTION_WITHIN, served.as_mut()).await;
-    if ended.is_err() {
-        // Requests in flight are answered; the browser reconnects.
-        served.as_mut().graceful_shutdown();
-        ended = tokio::time::timeout(LEAVE_WITHIN, served).await;
-    }
+    let ended = tokio::select! {
+        ended = served.as_mut() => Ok(ended),
+        () = idle(&client.activity) => {
+            // Requests in flight are answered; the client reconnects.
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(LEAVE_WITHIN, served).await
+        }
+    };
     match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%peer, %error, "HTTP connection ended"),
-        Err(_) => tracing::debug!(%peer, "HTTP connection closed after 65 s"),
+        Err(_) => tracing::debug!(%peer, "HTTP connection closed: no progress within 60 s"),
     }
 }
 
-fn router(site: Arc<Site>) -> Router {
+/// Waits until the connection had no progress for [`IDLE_WITHIN`].
+async fn idle(activity: &Activity) {
+    loop {
+        let before = activity.steps();
+        tokio::time::sleep(IDLE_WITHIN).await;
+        if activity.steps() == before && !activity.is_running() {
+            return;
+        }
+    }
+}
+
+fn router(site: Arc<Site>, client: Client) -> Router {
     let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
-    router.merge(console::router()).with_state(site)
+    let files = Router::new().route("/{*path}", any(webdav::handle)).layer(Extension(client));
+    router.merge(console::router()).merge(files).with_state(site)
 }
 
 /// 503 if a condition is critical, else 200; with the list of conditions. Needs no authentication, so no path, cause

@@ -201,6 +201,57 @@ impl ServerCertVerifier for ProofOfPossession {
     }
 }
 
+/// As [`ProofOfPossession`], for a server that serves clients without a certificate too.
+#[derive(Debug)]
+pub(super) struct OptionalClient(ProofOfPossession);
+
+impl OptionalClient {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(OptionalClient(ProofOfPossession(provider().signature_verification_algorithms)))
+    }
+}
+
+impl ClientCertVerifier for OptionalClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.0.verify_client_cert(leaf, others, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ProofOfPossession::no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        ClientCertVerifier::verify_tls13_signature(&self.0, message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.0.supported_schemes()
+    }
+}
+
 impl ClientCertVerifier for ProofOfPossession {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         // No hints: a client has one certificate, and the list would grow with the federation.

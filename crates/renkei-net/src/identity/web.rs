@@ -17,7 +17,10 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, SignatureScheme};
+use rustls::{
+    ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, ServerConfig, SignatureScheme,
+    WantsVerifier,
+};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -143,19 +146,40 @@ fn mark(web: &Web) -> Mark {
     (web.clone(), vec![of(&web.certificate), of(&web.key)])
 }
 
-/// The server side of all HTTP.
+/// The server side of HTTP for clients that offer HTTP/2: browsers, which would ask their user for a certificate if one
+/// were requested.
 ///
 /// # Errors
 /// `TlsFailed`.
 pub fn http_config(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<ServerConfig>, Error> {
-    let chosen = Chosen { own: tls::certified(own)?, web: web.clone() };
-    let mut config = ServerConfig::builder_with_provider(tls::provider())
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(chosen));
+    let mut config = http_builder()?.with_no_client_auth().with_cert_resolver(chosen(own, web)?);
     config.alpn_protocols = tls::HTTP_ALPN.map(<[u8]>::to_vec).to_vec();
     Ok(Arc::new(config))
+}
+
+/// The server side of HTTP for all other clients: a certificate is requested, and not required. It is verified as that
+/// of a `renkei/1` client, after the handshake.
+///
+/// # Errors
+/// `TlsFailed`.
+pub fn http_config_with_clients(
+    own: &Credential,
+    web: &Arc<WebCertificate>,
+) -> Result<Arc<ServerConfig>, Error> {
+    let builder = http_builder()?.with_client_cert_verifier(tls::OptionalClient::new());
+    let mut config = builder.with_cert_resolver(chosen(own, web)?);
+    config.alpn_protocols = vec![tls::HTTP_ALPN[1].to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn http_builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, Error> {
+    ServerConfig::builder_with_provider(tls::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))
+}
+
+fn chosen(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<Chosen>, Error> {
+    Ok(Arc::new(Chosen { own: tls::certified(own)?, web: web.clone() }))
 }
 
 /// Resolves the web certificate for clients that ask for a host that it names, else the site's own.

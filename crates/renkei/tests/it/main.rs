@@ -16,4 +16,5 @@ mod tidy;
 mod transfer;
 mod tree;
 mod volume;
+mod webdav;
 mod wire;

@@ -1,0 +1,50 @@
+//! Whether a connection is in use: one that waits for its client too long is closed.
+
+use renkei_core::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The progress of a connection's requests.
+#[derive(Clone, Default)]
+pub(crate) struct Activity(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    /// Blocks that came or went, and operations that began or ended.
+    steps: AtomicU64,
+    /// Operations that are being executed.
+    running: AtomicU64,
+}
+
+impl Activity {
+    /// Notes progress.
+    pub(crate) fn step(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The steps so far.
+    pub(crate) fn steps(&self) -> u64 {
+        self.0.steps.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation is being executed: the client waits, not the PoP.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.running.load(Ordering::Relaxed) > 0
+    }
+
+    /// Runs work on a thread that may block.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let state = self.0.clone();
+        state.running.fetch_add(1, Ordering::Relaxed);
+        let task = tokio::task::spawn_blocking(move || {
+            let done = work();
+            state.steps.fetch_add(1, Ordering::Relaxed);
+            state.running.fetch_sub(1, Ordering::Relaxed);
+            done
+        });
+        task.await.expect("a panic aborts the process")
+    }
+}

@@ -1,0 +1,71 @@
+//! The HTTP status of each error, and its body (RFC 9457).
+
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use renkei_core::error::{Code, Error, Kind, Retry};
+
+/// The status of an error: by its code where HTTP has one, else by its kind.
+pub(super) fn status(error: &Error) -> StatusCode {
+    match error.code {
+        Code::PathExists | Code::VersionReplaced => StatusCode::PRECONDITION_FAILED,
+        Code::NotADirectory | Code::IsADirectory | Code::NotEmpty => StatusCode::CONFLICT,
+        Code::NameTooLong => StatusCode::URI_TOO_LONG,
+        Code::DigestMismatch => StatusCode::BAD_REQUEST,
+        Code::LockHeld => StatusCode::LOCKED,
+        _ => by_kind(error),
+    }
+}
+
+fn by_kind(error: &Error) -> StatusCode {
+    match error.kind() {
+        Kind::NotFound => StatusCode::NOT_FOUND,
+        Kind::Exists | Kind::Changed => StatusCode::CONFLICT,
+        Kind::Permission | Kind::Identity => StatusCode::FORBIDDEN,
+        Kind::NoSpace => StatusCode::INSUFFICIENT_STORAGE,
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::Limit if error.retry() == Retry::Later => StatusCode::TOO_MANY_REQUESTS,
+        Kind::Limit => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::Unavailable | Kind::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Integrity | Kind::Partial | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The response to a failure: code, cause and remedy.
+pub(super) fn problem(error: &Error) -> Response {
+    let row = error.code.row();
+    let status = status(error);
+    let body = serde_json::json!({
+        "title": row.title,
+        "status": status.as_u16(),
+        "detail": error.to_string(),
+        "code": row.id,
+        "remedy": row.remedy,
+    });
+    (status, [(CONTENT_TYPE, "application/problem+json")], format!("{body}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_a_status_of_its_kind() {
+        for code in Code::ALL {
+            let error = Error::new(*code, "test", "", "");
+            let status = status(&error);
+            assert!(status.is_client_error() || status.is_server_error(), "{code}");
+            let is_fault_of_server = matches!(
+                error.kind(),
+                Kind::Internal
+                    | Kind::Unavailable
+                    | Kind::Interrupted
+                    | Kind::Partial
+                    | Kind::Integrity
+                    | Kind::NoSpace
+            );
+            let is_mismatch = *code == Code::DigestMismatch;
+            assert_eq!(status.is_server_error(), is_fault_of_server && !is_mismatch, "{code}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Files over HTTP: GET, HEAD, PUT, DELETE, MKCOL and MOVE of `/STORAGE/PATH` (RFC 9110, RFC 4918).
+//!
+//! The door translates requests into calls of the file service ([`renkei_mover::files::workspace`]), which authorises and
+//! audits them and executes them as the account of the client. A client proves who it is by its certificate; whoever shows none
+//! learns nothing but that. Content is read and written by blocking threads in blocks; between two blocks of a slow
+//! client no thread waits. Errors have the status of [`error`] and a body as in RFC 9457.
+//!
+//! Non-goals so far: PROPFIND and locks, tokens, transfers between servers.
+
+mod error;
+mod namespace;
+mod read;
+mod request;
+mod write;
+
+use crate::console;
+use crate::http::activity::Activity;
+use axum::body::Body;
+use axum::extract::{Extension, Request, State};
+use axum::http::header::{ACCEPT, ALLOW, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use error::problem;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Need;
+use renkei_core::path::{Place, RelPath, is_label};
+use renkei_mover::files::workspace::Workspace;
+use renkei_site::Site;
+use renkei_site::access::Access;
+use renkei_site::evidence::Evidence;
+use request::Target;
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+
+/// The methods of the door.
+const METHODS: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, MOVE";
+
+/// Names of the PoP's own pages: a storage of such a name is not served over HTTP.
+const OWN_PAGES: [&str; 3] = ["console", "healthz", "metrics"];
+
+/// The client of a connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    /// The certificate chain that it showed, leaf first.
+    pub(crate) chain: Option<Arc<[CertificateDer<'static>]>>,
+    pub(crate) activity: Activity,
+}
+
+/// An authenticated client, for one request.
+struct Session {
+    site: Arc<Site>,
+    access: Access,
+}
+
+/// Serves a request.
+pub(crate) async fn handle(
+    State(site): State<Arc<Site>>,
+    Extension(client): Extension<Client>,
+    request: Request,
+) -> Response {
+    let (head, body) = request.into_parts();
+    if is_page(head.uri.path()) {
+        return console::nothing_here(&site).await;
+    }
+    if head.method == Method::OPTIONS {
+        return ([(ALLOW, METHODS)], StatusCode::OK).into_response();
+    }
+    let Some(chain) = client.chain.clone() else {
+        let accepted = head.headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
+        return match accepted {
+            Some(accepted) if accepted.contains("text/html") => console::nothing_here(&site).await,
+            _ => anonymous(&site),
+        };
+    };
+    let target = match Target::parse(&head) {
+        Ok(target) => target,
+        Err(error) => return problem(&error.at(site.name().as_str())),
+    };
+    let side = site.name();
+    let method = head.method.clone();
+    let activity = client.activity;
+    let done = match method.as_str() {
+        "GET" | "HEAD" => read::get(site, chain, target, activity).await,
+        "PUT" => write::put(site, chain, target, body, activity).await,
+        "DELETE" | "MKCOL" | "MOVE" => {
+            let work = move || namespace::change(&Session::open(site, chain)?, &method, &target);
+            activity.run(work).await
+        }
+        _ => return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, METHODS)]).into_response(),
+    };
+    done.unwrap_or_else(|error| problem(&error.at(side.as_str())))
+}
+
+/// Whether a path is one of the PoP's own pages, or can be of no storage.
+fn is_page(path: &str) -> bool {
+    let first = path.split('/').nth(1).unwrap_or_default();
+    OWN_PAGES.contains(&first) || !is_label(first)
+}
+
+/// The answer to a client without a certificate.
+fn anonymous(site: &Site) -> Response {
+    let cause = "no certificate was shown; clients that offer HTTP/2 are not asked for one (curl: --http1.1 --cert FILE --key FILE)";
+    let error = Error::new(Code::NotAllowed, "authenticate", "", cause).at(site.name().as_str());
+    let mut response = problem(&error);
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Certificate"));
+    response
+}
+
+impl Session {
+    /// Authenticates and authorises the client. Blocks: files of the PoP are read.
+    fn open(site: Arc<Site>, chain: Arc<[CertificateDer<'static>]>) -> Result<Self, Error> {
+        let proof = site.authenticate(Evidence::Chain(chain))?;
+        let access = site.authorise(&proof)?;
+        Ok(Session { site, access })
+    }
+
+    /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
+    /// path's parent.
+    fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
+        let root = Place { storage: place.storage.clone(), path: RelPath::root() };
+        match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
+            (Ok(files), _, _) => Ok((files, place.path.clone())),
+            (Err(_), Some(parent), Some(name)) => {
+                let parent = Place { storage: place.storage.clone(), path: parent };
+                let files = self.site.files(&self.access, &parent, need)?;
+                Ok((files, RelPath::root().child(name)?))
+            }
+            (Err(error), _, _) => Err(error),
+        }
+    }
+}
+
+/// A response without a body.
+fn empty(status: StatusCode) -> Response {
+    (status, Body::empty()).into_response()
+}

@@ -1,0 +1,258 @@
+//! What a request says: its path, the version that it expects, the range that it wants.
+
+use axum::http::header::{
+    CONTENT_LENGTH, CONTENT_RANGE, HOST, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    RANGE,
+};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
+use percent_encoding::percent_decode_str;
+use renkei_core::entry::{FileTime, Stamp};
+use renkei_core::error::{Code, Error};
+use renkei_core::path::Place;
+use renkei_core::wire::file::Precondition;
+use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The head of a request, and its place.
+pub(super) struct Target {
+    pub(super) place: Place,
+    /// Whether the path ended with a slash, as that of a directory may.
+    pub(super) slash: bool,
+    pub(super) is_head: bool,
+    pub(super) headers: HeaderMap,
+}
+
+impl Target {
+    pub(super) fn parse(head: &Parts) -> Result<Self, Error> {
+        let path = head.uri.path();
+        let place = place(path)?;
+        let is_head = head.method == axum::http::Method::HEAD;
+        Ok(Target { place, slash: path.ends_with('/'), is_head, headers: head.headers.clone() })
+    }
+
+    fn text(&self, name: &HeaderName) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+    }
+
+    /// The length of the body, if the client said it.
+    pub(super) fn length(&self) -> Option<u64> {
+        self.text(&CONTENT_LENGTH)?.parse().ok()
+    }
+
+    /// The condition of a change.
+    ///
+    /// # Errors
+    /// `UsageInvalid` for conditions other than `If-None-Match: *` and `If-Match` with one tag; `VersionReplaced` for a
+    /// tag that this PoP never gave.
+    pub(super) fn precondition(&self) -> Result<Precondition, Error> {
+        if self.headers.contains_key(CONTENT_RANGE) {
+            return Err(self.unsupported("PUT of a part (Content-Range)"));
+        }
+        match (self.text(&IF_NONE_MATCH), self.text(&IF_MATCH)) {
+            (None, None) => Ok(Precondition::None),
+            (Some("*"), None) => Ok(Precondition::Absent),
+            (None, Some(tag)) if tag != "*" => parse_tag(tag).map(Precondition::Version).ok_or_else(|| {
+                Error::new(
+                    Code::VersionReplaced,
+                    "PUT",
+                    &self.place,
+                    "the tag in If-Match is of another file",
+                )
+            }),
+            _ => Err(self.unsupported("this combination of If-Match and If-None-Match")),
+        }
+    }
+
+    fn unsupported(&self, what: &str) -> Error {
+        Error::new(Code::UsageInvalid, "read request", &self.place, format!("{what} is not supported"))
+    }
+
+    /// Whether `Overwrite: F` asks that nothing is replaced.
+    pub(super) fn keeps_existing(&self) -> bool {
+        self.text(&HeaderName::from_static("overwrite")).is_some_and(|value| value.eq_ignore_ascii_case("f"))
+    }
+
+    /// The place that `Destination` names, on this server.
+    ///
+    /// # Errors
+    /// `UsageInvalid` without one, or for another server.
+    pub(super) fn destination(&self) -> Result<Place, Error> {
+        let invalid = |cause: &str| Error::new(Code::UsageInvalid, "read request", &self.place, cause);
+        let text = self.text(&HeaderName::from_static("destination"));
+        let uri: Uri = text.and_then(|text| text.parse().ok()).ok_or_else(|| invalid("no Destination"))?;
+        let own = self.text(&HOST);
+        if uri.authority().is_some_and(|named| Some(named.as_str()) != own) {
+            return Err(invalid("the Destination is at another server"));
+        }
+        place(uri.path())
+    }
+
+    /// Whether the client has this version already, or asked for another one.
+    pub(super) fn judge(&self, tag: &str, modified: SystemTime) -> Freshness {
+        if let Some(wanted) = self.text(&IF_MATCH) {
+            return if matches(wanted, tag) { Freshness::Send } else { Freshness::Failed };
+        }
+        let is_known = match (self.text(&IF_NONE_MATCH), self.text(&IF_MODIFIED_SINCE)) {
+            (Some(known), _) => matches(known, tag),
+            (None, Some(since)) => {
+                httpdate::parse_http_date(since).is_ok_and(|since| modified < since + Duration::from_secs(1))
+            }
+            (None, None) => false,
+        };
+        if is_known { Freshness::Known } else { Freshness::Send }
+    }
+
+    /// The range of bytes that is wanted of a content; none for all of it. Several ranges are answered with all.
+    ///
+    /// # Errors
+    /// The unsatisfiable range.
+    pub(super) fn range(&self, size: u64, tag: &str) -> Result<Option<Range<u64>>, ()> {
+        if self.text(&IF_RANGE).is_some_and(|wanted| wanted != tag) {
+            return Ok(None);
+        }
+        let text = self.text(&RANGE).and_then(|text| text.strip_prefix("bytes="));
+        let Some((first, last)) =
+            text.filter(|text| !text.contains(',')).and_then(|text| text.split_once('-'))
+        else {
+            return Ok(None);
+        };
+        let range = match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
+            (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
+            (Ok(first), Err(_)) if last.trim().is_empty() => first..size,
+            (Err(_), Ok(count)) if first.trim().is_empty() => size.saturating_sub(count)..size,
+            _ => return Ok(None),
+        };
+        if range.start < range.end { Ok(Some(range)) } else { Err(()) }
+    }
+}
+
+/// Whether content is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// It is.
+    Send,
+    /// The client has it.
+    Known,
+    /// The version that the client wants is gone.
+    Failed,
+}
+
+fn place(path: &str) -> Result<Place, Error> {
+    let decoded: Vec<u8> = percent_decode_str(path).collect();
+    let none = || Error::new(Code::BadPath, "read request", "/", "the path names no storage");
+    Place::parse(&decoded)?.ok_or_else(none)
+}
+
+/// Whether a list of tags has this one.
+fn matches(list: &str, tag: &str) -> bool {
+    list == "*" || list.split(',').any(|one| one.trim().trim_start_matches("W/") == tag)
+}
+
+/// The entity tag of a version.
+pub(super) fn tag(stamp: &Stamp) -> String {
+    let Stamp { size, mtime, ctime, ino } = stamp;
+    format!("\"{size:x}-{:x}.{:x}-{:x}.{:x}-{ino:x}\"", mtime.secs, mtime.nanos, ctime.secs, ctime.nanos)
+}
+
+fn parse_tag(tag: &str) -> Option<Stamp> {
+    let mut parts = tag.strip_prefix('"')?.strip_suffix('"')?.split('-');
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let time = |text: &str| {
+        let (secs, nanos) = text.split_once('.')?;
+        Some(FileTime { secs: number(secs)?.cast_signed(), nanos: u32::from_str_radix(nanos, 16).ok()? })
+    };
+    let size = number(parts.next()?)?;
+    let mtime = time(parts.next()?)?;
+    let ctime = time(parts.next()?)?;
+    let ino = number(parts.next()?)?;
+    parts.next().is_none().then_some(Stamp { size, mtime, ctime, ino })
+}
+
+/// A file's time as HTTP shows it.
+pub(super) fn system_time(time: FileTime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(headers: &[(&'static str, &str)]) -> Target {
+        let mut request = axum::http::Request::get("/data/a%20b/c");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Target::parse(&request.body(()).unwrap().into_parts().0).unwrap()
+    }
+
+    #[test]
+    fn paths_are_decoded_and_may_not_climb() {
+        assert_eq!(target(&[]).place.to_string(), "/data/a b/c");
+        for bad in ["/data/../etc", "/data/%2e%2e/etc", "/data/a%00", "/"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+        assert_eq!(place("/data/%ff").unwrap().path.as_bytes(), b"\xff");
+    }
+
+    #[test]
+    fn tags_name_versions_before_1970_too() {
+        let time = FileTime { secs: -5, nanos: 999_999_999 };
+        let stamp =
+            Stamp { size: 12, mtime: time, ctime: FileTime { secs: 1 << 40, nanos: 0 }, ino: u64::MAX };
+        assert_eq!(parse_tag(&tag(&stamp)), Some(stamp));
+        for bad in ["", "\"\"", "\"1-2-3-4\"", "1-2.0-3.0-4", "\"1-2.0-3.0-4-5\""] {
+            assert_eq!(parse_tag(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_those_of_the_standard() {
+        let range = |text: &str| target(&[("range", text)]).range(100, "\"t\"");
+        assert_eq!(range("bytes=0-9"), Ok(Some(0..10)));
+        assert_eq!(range("bytes=90-"), Ok(Some(90..100)));
+        assert_eq!(range("bytes=90-1000"), Ok(Some(90..100)));
+        assert_eq!(range("bytes=-10"), Ok(Some(90..100)));
+        assert_eq!(range("bytes=-1000"), Ok(Some(0..100)));
+        assert_eq!(range("bytes=100-"), Err(()));
+        assert_eq!(range("bytes=-0"), Err(()));
+        for whole in ["bytes=9-1", "bytes=x-", "bytes=0-1,5-6", "lines=0-1"] {
+            assert_eq!(range(whole), Ok(None), "{whole}");
+        }
+        let other = target(&[("range", "bytes=0-9"), ("if-range", "\"u\"")]);
+        assert_eq!(other.range(100, "\"t\""), Ok(None));
+    }
+
+    #[test]
+    fn known_versions_are_not_sent_again() {
+        let at = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let judge = |name, value: &str| target(&[(name, value)]).judge("\"t\"", at);
+        assert_eq!(judge("if-none-match", "\"s\", W/\"t\""), Freshness::Known);
+        assert_eq!(judge("if-none-match", "\"s\""), Freshness::Send);
+        assert_eq!(judge("if-match", "\"s\""), Freshness::Failed);
+        assert_eq!(judge("if-match", "*"), Freshness::Send);
+        assert_eq!(judge("if-modified-since", &httpdate::fmt_http_date(at)), Freshness::Known);
+        assert_eq!(judge("if-modified-since", "yesterday"), Freshness::Send);
+    }
+
+    #[test]
+    fn destinations_are_on_this_server() {
+        let to = |host: &str, text: &str| target(&[("host", host), ("destination", text)]).destination();
+        assert_eq!(to("kek:7512", "https://kek:7512/data/x%20y").unwrap().to_string(), "/data/x y");
+        assert_eq!(to("kek:7512", "/data/x").unwrap().to_string(), "/data/x");
+        assert!(to("kek:7512", "https://osaka:7512/data/x").is_err());
+        assert!(target(&[]).destination().is_err());
+    }
+
+    #[test]
+    fn conditions_of_changes_are_understood_or_refused() {
+        let condition = |headers: &[(&'static str, &str)]| target(headers).precondition();
+        assert_eq!(condition(&[]), Ok(Precondition::None));
+        assert_eq!(condition(&[("if-none-match", "*")]), Ok(Precondition::Absent));
+        let stamp = Stamp { size: 3, ..Stamp::default() };
+        assert_eq!(condition(&[("if-match", &tag(&stamp))]), Ok(Precondition::Version(stamp)));
+        assert_eq!(condition(&[("if-match", "\"abc\"")]).unwrap_err().code, Code::VersionReplaced);
+        assert_eq!(condition(&[("if-none-match", "\"abc\"")]).unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(condition(&[("content-range", "bytes 0-1/2")]).unwrap_err().code, Code::UsageInvalid);
+    }
+}
