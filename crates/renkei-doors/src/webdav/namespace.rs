@@ -22,7 +22,7 @@ pub(super) fn change(session: &Session, method: &Method, target: &Target) -> Res
 /// A directory is removed with all that is in it (RFC 4918, section 9.6.1).
 fn delete(session: &Session, target: &Target) -> Result<Response, Error> {
     let Session { site, access } = session;
-    site.remove(access, &target.place, true, &Stop::default())?;
+    site.file_service().remove(access, &target.place, true, &Stop::default())?;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
