@@ -15,6 +15,7 @@ pub mod files;
 pub mod hooks;
 mod incoming;
 pub mod journal;
+mod journal_file;
 mod offers;
 pub mod outgoing;
 pub mod pace;

@@ -243,10 +243,8 @@ pub fn receive(
         }
     }
     let summary = ended.map_err(|error| session.failure.first().unwrap_or(error))?;
-    if summary.failed == 0
-        && let Some(journal) = session.lock_journal().take()
-    {
-        journal.remove();
+    if summary.failed == 0 {
+        session.remove_journal();
     }
     Ok(summary)
 }
@@ -494,6 +492,13 @@ impl Session {
 
     fn lock_journal(&self) -> MutexGuard<'_, Option<Box<dyn RecordFile>>> {
         self.journal.lock().expect("no thread panics while it holds the lock: a panic aborts")
+    }
+
+    /// Removes the journal of a job with nothing left to resume.
+    pub(super) fn remove_journal(&self) {
+        if let Some(journal) = self.lock_journal().take() {
+            journal.remove();
+        }
     }
 
     /// Appends the records that are new since the last call.

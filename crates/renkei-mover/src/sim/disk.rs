@@ -15,6 +15,7 @@ use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
+use renkei_store::temp::is_temp_name;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -58,6 +59,8 @@ pub struct Disk {
     /// Inodes that ever had a hard link added.
     linked: BTreeSet<Ino>,
     listings: usize,
+    /// Files that left their temporary names.
+    published: Vec<Ino>,
 }
 
 impl Disk {
@@ -82,6 +85,7 @@ impl Disk {
             history: Vec::new(),
             linked: BTreeSet::new(),
             listings: 1,
+            published: Vec::new(),
         }
     }
 
@@ -108,6 +112,11 @@ impl Disk {
     /// Takes every content that files had after a concurrent modification.
     pub fn take_history(&mut self) -> Vec<(RelPath, Content)> {
         std::mem::take(&mut self.history)
+    }
+
+    /// Takes the files that left their temporary names since the last call.
+    pub fn take_published(&mut self) -> Vec<Ino> {
+        std::mem::take(&mut self.published)
     }
 
     /// Version counter of the live tree.
@@ -442,6 +451,9 @@ impl Disk {
         self.check_writable(dir)?;
         self.fuse.spend()?;
         self.rename_in(dir, vec![(from.to_vec(), None), (to.to_vec(), Some(ino))]);
+        if is_temp_name(from) {
+            self.published.push(ino);
+        }
         old.into_iter().for_each(|old| self.drop_if_unnamed(old));
         Ok(())
     }

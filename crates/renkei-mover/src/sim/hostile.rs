@@ -1,7 +1,7 @@
 //! Peers that send what no correct peer sends: every message well-formed, their order and numbers by chance.
 
 use super::disk::{Disk, Fuse};
-use super::journal::Journal;
+use super::journal::JournalDisk;
 use super::receiving::{Next, ReceiveEnd};
 use super::tree::path;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
@@ -258,9 +258,8 @@ fn no_sender_upsets_a_receiver() {
         let mut chance = Chance::new(seed);
         let mut disk = Disk::new(Fuse::default(), true, 0);
         let (options, kept) = (options(&mut chance), journal(&mut chance));
-        let file = Journal::new(Fuse::default());
-        file.open(header()).unwrap();
-        let mut end = ReceiveEnd::new(options, file, kept, [u8::from(chance.percent(50)); 16], 2);
+        let (written, _) = JournalDisk::new(Fuse::default()).open(&header()).unwrap();
+        let mut end = ReceiveEnd::new(options, written, kept, [u8::from(chance.percent(50)); 16], 2);
         for step in 0..STEPS {
             // A breach ends a real session; here it goes on, so as to get further.
             done +=

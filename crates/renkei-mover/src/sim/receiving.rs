@@ -1,12 +1,13 @@
 //! The receiving end of a simulated session: the shipped session, fed with frames and messages one by one.
 
 use super::disk::{Disk, Fuse};
-use super::journal::Journal;
+use super::journal::SimFile;
 use super::memory_store::{MemoryStore, SharedDisk, lend};
 use crate::commit;
 use crate::dest_dirs::DestDirs;
 use crate::failure::Peer;
 use crate::incoming::{ByteStream, Incoming};
+use crate::journal::Journal;
 use crate::progress::Watch;
 use crate::receive::{Machine, ReceiveJob, Session, judge_batch, unlimited};
 use renkei_core::error::Error;
@@ -107,7 +108,7 @@ impl ReceiveEnd {
     /// A receiver into the root of its disk, on a machine of this boot; `kept` is the journal's content.
     pub fn new(
         options: ReceiveOptions,
-        journal: Journal,
+        journal: Journal<SimFile>,
         kept: State,
         boot: [u8; 16],
         streams: usize,
@@ -179,6 +180,11 @@ impl ReceiveEnd {
     /// The errors of the disk.
     pub fn write_journal(&mut self) -> Result<(), Error> {
         self.session.write_journal()
+    }
+
+    /// Removes the journal.
+    pub fn remove_journal(&self) {
+        self.session.remove_journal();
     }
 
     /// Ends the session, which `failed` or not.

@@ -133,6 +133,7 @@ impl Scenario {
             }
             6 => self.world.destination.full_after(self.chance.below(15_000)),
             7 => self.tidy_up(),
+            8 => self.world.journal().full_after(self.chance.below(1_000)),
             _ => {}
         }
     }
@@ -156,6 +157,7 @@ impl Scenario {
             let fault = self.fault();
             self.world.session(fault)?;
             self.world.destination.full_after(u64::MAX);
+            self.world.journal().full_after(u64::MAX);
         }
         self.world.settle().map(drop)
     }

@@ -6,9 +6,9 @@
 //! that no extent vouched for by the journal was sent again.
 
 use super::check::{Acknowledged, Surplus, Versions, check_copy};
-use super::content::SlotDigests;
+use super::content::{Content, SlotDigests};
 use super::disk::{Crash, Disk, Fuse, Ino};
-use super::journal::Journal;
+use super::journal::JournalDisk;
 use super::net::{Path, Queue, Streams};
 use super::receiving::{JOB, ReceiveEnd};
 use super::sending::{SendEnd, SentSlots};
@@ -20,6 +20,7 @@ use renkei_core::mover::journal::{Header, State, VERSION, path_key};
 use renkei_core::mover::receiver::MAX_OPEN_FILES;
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
+use renkei_core::wire::data::SMALL_FILE_BYTES;
 use renkei_core::wire::message::{Existing, ReceiveOptions, Summary};
 use renkei_store::temp::temp_name;
 use std::time::Duration;
@@ -101,7 +102,7 @@ pub struct World {
     /// The destination disk.
     pub destination: Disk,
     pub(super) setup: Setup,
-    journal: Journal,
+    journal: JournalDisk,
     fuse: Fuse,
     chance: Chance,
     boot: u64,
@@ -119,7 +120,7 @@ impl World {
             source: Disk::new(Fuse::default(), true, 0),
             // Another epoch, so that files that differ never have the same time by chance.
             destination: Disk::new(fuse.clone(), setup.privileged, 1 << 40),
-            journal: Journal::new(fuse.clone()),
+            journal: JournalDisk::new(fuse.clone()),
             fuse,
             chance: Chance::new(setup.seed),
             setup,
@@ -150,8 +151,8 @@ impl World {
         self.fuse.changes()
     }
 
-    /// The receiver's journal.
-    pub fn journal(&self) -> &Journal {
+    /// The disk of the receiver's journal.
+    pub fn journal(&self) -> &JournalDisk {
         &self.journal
     }
 
@@ -234,7 +235,7 @@ impl World {
     // ---- a session ---------------------------------------------------------------------------------------------
 
     fn open_session(&mut self, fault: Fault) -> Result<Session, Error> {
-        let state = self.journal.open(self.header())?;
+        let (journal, state) = self.journal.open(&self.header())?;
         let Setup { streams, existing, delete, path, .. } = self.setup;
         let offers = !state.is_empty() || existing != Existing::Replace;
         let kept = self.kept(&state);
@@ -244,7 +245,7 @@ impl World {
             streams: Streams::new(path, streams),
             send: Some(SendEnd::new(offers, existing == Existing::SameContent, streams)),
             turns: vec![0; streams],
-            receive: ReceiveEnd::new(options, self.journal.clone(), state, boot, streams),
+            receive: ReceiveEnd::new(options, journal, state, boot, streams),
             kept,
             sent_slots: SentSlots::new(),
             stalled_at: self.now() + STALLED,
@@ -337,7 +338,7 @@ impl World {
         self.check_sent(session)?;
         match (session.over.take(), session.summary.take()) {
             (Some(Ok(())), Some(summary)) if summary.failed == 0 && flushed => {
-                self.journal.remove();
+                session.receive.remove_journal();
                 Ok(Outcome::Done(summary))
             }
             (_, Some(summary)) => Ok(Outcome::Done(summary)),
@@ -359,6 +360,7 @@ impl World {
         for (path, content) in self.source.take_history() {
             self.versions.note_one(path, &content);
         }
+        self.check_journal()?;
         for path in session.receive.take_acknowledged() {
             self.acknowledged.note(path, &self.destination, &self.versions)?;
         }
@@ -371,6 +373,26 @@ impl World {
             session.over = Some(Err(Error::new(Code::Cancelled, "crash", "receiver", "simulated")));
         }
         Ok(())
+    }
+
+    /// A file that has left its temporary name can only be resumed if the journal has all its extents.
+    fn check_journal(&mut self) -> Result<(), Broken> {
+        let published = self.destination.take_published();
+        if published.is_empty() || !self.setup.check_always || self.source.lists_again() {
+            return Ok(());
+        }
+        let (state, _) = State::read(&self.journal.bytes());
+        let names = self.destination.walk().into_iter().filter(|(_, ino)| published.contains(ino));
+        let missing = names.into_iter().find(|(path, ino)| {
+            let size = self.destination.content(*ino).map_or(0, Content::size);
+            let partial = state.partial.get(&path_key(path));
+            let slots = partial.map_or(0, |partial| partial.slots.len());
+            // The other names of a hard-linked file are no files of their own.
+            let is_link = self.destination.names_of(*ino) > 1;
+            size > SMALL_FILE_BYTES && !is_link && slots < slot_count(size) as usize
+        });
+        missing
+            .map_or(Ok(()), |(path, _)| Err(format!("{path} was renamed before the journal had its extents")))
     }
 
     fn check_sent(&self, session: &Session) -> Result<(), Broken> {
