@@ -1,10 +1,9 @@
 //! A consistent copy of an SQLite database, also while a PoP uses it.
 
-use super::{BUSY_MS, Engine, failed, start_runtime};
+use super::database::{copy, create_private};
+use super::failed;
 use renkei_config::home::file_error;
 use renkei_core::error::{Code, Error};
-use sqlx::any::install_default_drivers;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,20 +13,11 @@ use std::path::Path;
 /// # Errors
 /// `CatalogueFailed`, and those of the file system.
 pub fn duplicate(from: &Path, to: &Path) -> Result<(), Error> {
-    install_default_drivers();
-    let Engine::Sqlite(url) = Engine::in_file(from)? else { unreachable!("a file is one of SQLite") };
+    create_private(from)?;
     let name = to.to_str().ok_or_else(|| {
         Error::new(Code::UsageInvalid, "copy database", to.display(), "the path must be UTF-8")
     })?;
-    let into = format!("VACUUM INTO '{}'", name.replace('\'', "''"));
-    let runtime = start_runtime("copy")?;
-    let copied = runtime.block_on(async {
-        let mut connection = AnyConnection::connect(&url).await?;
-        connection.execute(AssertSqlSafe(format!("PRAGMA busy_timeout = {BUSY_MS}"))).await?;
-        connection.execute(AssertSqlSafe(into)).await?;
-        connection.close().await
-    });
-    copied.map_err(|error| failed("copy", &from.display().to_string(), &error))?;
+    copy(from, name).map_err(|error| failed("copy", &from.display().to_string(), &error))?;
     let done = || {
         std::fs::set_permissions(to, Permissions::from_mode(0o600))?;
         File::open(to)?.sync_all()

@@ -5,7 +5,7 @@
 //! database for each. Uses: `renkei-core`, `renkei-config`. Calls block; each statement is short. Guarantee: a write is
 //! durable when its call returns. Non-goal: data of files.
 
-mod connections;
+mod database;
 mod duplicate;
 mod schema;
 mod transfers;
@@ -36,71 +36,40 @@ pub use tree_remote::{Away, AwayAt, OWN};
 pub use trees::{Trees, VolumeId};
 pub use webhooks::Webhook;
 
-use renkei_config::home::{Home, file_error, make_private_dir};
+use database::{Connection, DatabaseError, File, Opener, Pool, Server, Source, create_private};
+use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
-use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyConnection, AnyPool, Connection, Executor};
-use std::fs::OpenOptions;
-use std::future::Future;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::time::Duration;
-use tokio::runtime::Runtime;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Connections to a server; SQLite has one, since it allows one writer at a time anyway.
 const SERVER_CONNECTIONS: u32 = 8;
-/// Timeout for getting a free connection.
-const ACQUIRE_WITHIN: Duration = Duration::from_secs(20);
-/// Timeout of SQLite for a lock that another process holds, in milliseconds.
-const BUSY_MS: u32 = 10_000;
+/// Commits survive a power cut.
+const DURABLE: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;";
 
 /// An open catalogue.
 pub struct Catalogue {
-    pool: AnyPool,
+    pool: Arc<Pool>,
     /// The database without its password, for messages.
     shown: String,
-    runtime: Option<Runtime>,
-}
-
-impl Drop for Catalogue {
-    fn drop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        // A caller on a thread of a runtime must not block.
-        if tokio::runtime::Handle::try_current().is_err() {
-            runtime.block_on(self.pool.close());
-        }
-        runtime.shutdown_background();
-    }
 }
 
 /// The database that the configuration names.
 enum Engine {
-    Sqlite(String),
+    Sqlite(PathBuf),
     Server(String),
 }
 
 impl Engine {
     fn choose(named: &str, home: &Home) -> Result<Self, Error> {
         if named.is_empty() {
-            return Self::in_file(&home.state_dir().join("catalogue.sqlite"));
+            return Ok(Engine::Sqlite(home.state_dir().join("catalogue.sqlite")));
         }
         if named.starts_with("postgres://") || named.starts_with("postgresql://") {
             return Ok(Engine::Server(named.into()));
         }
         let cause = "write `postgres://USER@HOST/DATABASE`, or nothing for SQLite in the PoP's directory";
         Err(Error::new(Code::ConfigInvalid, "open catalogue", "catalogue", cause))
-    }
-
-    fn in_file(path: &Path) -> Result<Self, Error> {
-        make_private_dir(path.parent().unwrap_or(Path::new("/")))?;
-        // Created before SQLite does, which would use the umask.
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-        file.map_err(|error| file_error("create", path, &error))?;
-        let text = path.to_str().ok_or_else(|| {
-            Error::new(Code::ConfigInvalid, "open catalogue", path.display(), "the path must be UTF-8")
-        })?;
-        let escaped: String = text.chars().map(escape).collect();
-        Ok(Engine::Sqlite(format!("sqlite://{escaped}?mode=rwc")))
     }
 
     fn shown(&self) -> String {
@@ -112,36 +81,25 @@ impl Engine {
             }
         }
     }
+
+    fn pool(&self) -> Result<Arc<Pool>, Error> {
+        match self {
+            Engine::Sqlite(path) => {
+                create_private(path)?;
+                let file = File::new(&Opener::start()?, path, DURABLE.into());
+                Ok(Pool::new(Source::File(file), 1))
+            }
+            Engine::Server(url) => {
+                let server = Server::new(url, "catalogue", SERVER_CONNECTIONS, &[])?;
+                Ok(Pool::new(Source::Tested(server), SERVER_CONNECTIONS))
+            }
+        }
+    }
 }
 
 /// The database server of a configuration without its password; none for SQLite in the PoP's directory.
 pub fn server(named: &str) -> Option<String> {
     (!named.is_empty()).then(|| Engine::Server(named.into()).shown())
-}
-
-fn escape(c: char) -> String {
-    match c {
-        '%' | '?' | '#' | ' ' | '"' | '<' | '>' | '`' | '{' | '}' => format!("%{:02X}", c as u32),
-        c => c.into(),
-    }
-}
-
-/// How a transaction ends.
-#[derive(Clone, Copy)]
-enum End {
-    /// Commit.
-    Commit,
-    /// Roll back.
-    Rollback,
-}
-
-impl End {
-    fn statement(self) -> &'static str {
-        match self {
-            End::Commit => "COMMIT",
-            End::Rollback => "ROLLBACK",
-        }
-    }
 }
 
 impl Catalogue {
@@ -150,13 +108,10 @@ impl Catalogue {
     /// # Errors
     /// `CatalogueFailed`, `ConfigInvalid`.
     pub fn open(named: &str, home: &Home) -> Result<Self, Error> {
-        install_default_drivers();
         let engine = Engine::choose(named, home)?;
-        let runtime = start_runtime("catalogue")?;
-        let shown = engine.shown();
-        let opened = runtime.block_on(open(&engine));
-        let pool = opened.map_err(|error| failed("open", &shown, &error))?;
-        Ok(Catalogue { pool, shown, runtime: Some(runtime) })
+        let catalogue = Catalogue { pool: engine.pool()?, shown: engine.shown() };
+        catalogue.run("open", |pool| schema::bring_up_to_date(pool, &schema::QUEUE))?;
+        Ok(catalogue)
     }
 
     /// The database, for messages.
@@ -164,73 +119,39 @@ impl Catalogue {
         &self.shown
     }
 
-    /// Runs some work in a transaction, which is committed or rolled back as the work says.
-    ///
-    /// A connection with any error is closed. After a failed commit, as on a full disk, it is not known whether its
-    /// transaction is still open; later statements would be part of it and be lost with it.
-    async fn transaction<T>(
+    /// Runs some work on a connection, outside of a transaction.
+    fn lend<T>(
         &self,
-        work: impl AsyncFnOnce(&mut AnyConnection) -> Result<(T, End), sqlx::Error>,
-    ) -> Result<T, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
-        let done = async {
-            connection.execute("BEGIN").await?;
-            let (done, end) = work(&mut connection).await?;
-            connection.execute(end.statement()).await?;
+        op: &str,
+        work: impl FnOnce(&mut Connection) -> Result<T, DatabaseError>,
+    ) -> Result<T, Error> {
+        self.run(op, |pool| pool.lend(work))
+    }
+
+    /// Runs some work in a transaction, which is committed unless the work fails.
+    fn transaction<T>(
+        &self,
+        op: &str,
+        work: impl FnOnce(&mut Connection) -> Result<T, DatabaseError>,
+    ) -> Result<T, Error> {
+        self.run(op, |pool| {
+            let mut begun = pool.begin()?;
+            let done = work(&mut begun)?;
+            begun.commit()?;
             Ok(done)
-        }
-        .await;
-        if done.is_err() {
-            connection.close_on_drop();
-        }
-        done
+        })
     }
 
-    /// Runs some work in the database and waits for it.
-    fn run<T>(&self, op: &str, work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
-        let runtime = self.runtime.as_ref().expect("it is there until the catalogue is dropped");
-        runtime.block_on(work).map_err(|error| failed(op, &self.shown, &error))
+    /// Runs some work on the connections to the database.
+    fn run<T>(
+        &self,
+        op: &str,
+        work: impl FnOnce(&Arc<Pool>) -> Result<T, DatabaseError>,
+    ) -> Result<T, Error> {
+        work(&self.pool).map_err(|error| failed(op, &self.shown, &error))
     }
 }
 
-/// A runtime for the drivers; callers block on their own threads.
-fn start_runtime(name: &str) -> Result<Runtime, Error> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let started = runtime.worker_threads(1).thread_name(name).enable_all().build();
-    started.map_err(|error| Error::new(Code::SystemCall, "start runtime", name, error))
-}
-
-async fn open(engine: &Engine) -> Result<AnyPool, sqlx::Error> {
-    let (url, connections) = match engine {
-        Engine::Sqlite(url) => (url, 1),
-        Engine::Server(url) => (url, SERVER_CONNECTIONS),
-    };
-    let is_sqlite = matches!(engine, Engine::Sqlite(_));
-    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_WITHIN);
-    let pool =
-        options.after_connect(move |connection, _| prepare(connection, is_sqlite)).connect(url).await?;
-    let mut connection = pool.acquire().await?;
-    let mut work = connection.begin().await?;
-    schema::bring_up_to_date(&mut work, &schema::QUEUE, is_sqlite).await?;
-    work.commit().await?;
-    drop(connection);
-    Ok(pool)
-}
-
-type Prepared<'c> = std::pin::Pin<Box<dyn Future<Output = Result<(), sqlx::Error>> + Send + 'c>>;
-
-/// Configures a connection of SQLite: commits survive a power cut.
-fn prepare(connection: &mut AnyConnection, is_sqlite: bool) -> Prepared<'_> {
-    Box::pin(async move {
-        if is_sqlite {
-            connection.execute("PRAGMA journal_mode = WAL").await?;
-            connection.execute("PRAGMA synchronous = FULL").await?;
-            connection.execute(sqlx::AssertSqlSafe(format!("PRAGMA busy_timeout = {BUSY_MS}"))).await?;
-        }
-        Ok(())
-    })
-}
-
-fn failed(op: &str, shown: &str, error: &sqlx::Error) -> Error {
+fn failed(op: &str, shown: &str, error: &DatabaseError) -> Error {
     Error::new(Code::CatalogueFailed, op, shown, error)
 }

@@ -2,8 +2,8 @@
 //!
 //! Each file in `migrations/` is applied once, in order, in the transaction that records it.
 
-use sqlx::AnyConnection;
-use sqlx::{AssertSqlSafe, Executor, Row};
+use super::database::{Connection, DatabaseError, Pool, query};
+use std::sync::Arc;
 
 /// A set of tables that are migrated together.
 pub(super) struct Tables {
@@ -29,29 +29,28 @@ pub(super) const TREES: Tables = Tables {
     steps: &[include_str!("migrations/tree-0001.sql"), include_str!("migrations/tree-0002-usage.sql")],
 };
 
-/// Applies the missing migrations.
+/// Applies the missing migrations, in one transaction.
 ///
 /// # Errors
 /// Those of the database, and an error of its own if the tables are of a newer renkei.
-pub(super) async fn bring_up_to_date(
-    connection: &mut AnyConnection,
-    tables: &Tables,
-    is_sqlite: bool,
-) -> Result<(), sqlx::Error> {
-    let Tables { version: noted, steps } = tables;
-    let make = format!("CREATE TABLE IF NOT EXISTS {noted} (version BIGINT NOT NULL)");
-    connection.execute(AssertSqlSafe(make)).await?;
-    let row = connection.fetch_one(AssertSqlSafe(format!("SELECT COUNT(*) FROM {noted}"))).await?;
-    let done = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);
+pub(super) fn bring_up_to_date(pool: &Arc<Pool>, tables: &Tables) -> Result<(), DatabaseError> {
+    let mut work = pool.begin()?;
+    migrate(&mut work, tables)?;
+    work.commit()
+}
+
+fn migrate(work: &mut Connection, Tables { version: noted, steps }: &Tables) -> Result<(), DatabaseError> {
+    work.run(&format!("CREATE TABLE IF NOT EXISTS {noted} (version BIGINT NOT NULL)"))?;
+    let row = query(format!("SELECT COUNT(*) FROM {noted}")).only(work)?;
+    let done = usize::try_from(row.get::<i64>(0)?).unwrap_or(usize::MAX);
     if done > steps.len() {
-        return Err(sqlx::Error::Configuration("its tables are of a newer renkei".into()));
+        return Err(DatabaseError::Invalid("its tables are of a newer renkei".into()));
     }
     for (step, version) in steps.iter().zip(0_i64..).skip(done) {
         for statement in statements(step) {
-            connection.execute(AssertSqlSafe(in_dialect(&statement, is_sqlite))).await?;
+            work.run(&in_dialect(&statement, work.is_sqlite()))?;
         }
-        let note = AssertSqlSafe(format!("INSERT INTO {noted} (version) VALUES ($1)"));
-        sqlx::query(note).bind(version).execute(&mut *connection).await?;
+        query(format!("INSERT INTO {noted} (version) VALUES ($1)")).bind(version).execute(work)?;
     }
     Ok(())
 }

@@ -4,16 +4,14 @@
 //! if the row was not changed since it was read (optimistic locking by `revision`), so several PoPs may share one
 //! database.
 
-use super::{Catalogue, End};
+use super::Catalogue;
+use super::database::{self, Connection, DatabaseError, Value, query};
 use renkei_core::error::Error;
 use renkei_core::queue::{Job, State};
 use renkei_core::units::hex;
 use renkei_core::wire::message::{EntryFailure, Progress, TransferId};
 use renkei_core::wire::queue::{Attempt, Listed};
 use renkei_core::wire::{decode, encode};
-use sqlx::AnyConnection;
-use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
 
 /// The sentinel for no time.
 const NEVER: i64 = i64::MAX;
@@ -171,24 +169,18 @@ pub fn no_digits(text: &str) -> String {
 impl Catalogue {
     /// Inserts transfers in one transaction; returns a result for each, in order.
     pub fn submit(&self, all: &[New]) -> Result<Vec<Put>, Error> {
-        self.run("submit", async {
-            self.transaction(async |work| {
-                let mut put = Vec::with_capacity(all.len());
-                for new in all {
-                    put.push(put_one(work, new).await?);
-                }
-                Ok((put, End::Commit))
-            })
-            .await
+        self.transaction("submit", |work| {
+            let mut put = Vec::with_capacity(all.len());
+            for new in all {
+                put.push(put_one(work, new)?);
+            }
+            Ok(put)
         })
     }
 
     /// Reads one transfer.
     pub fn load(&self, id: &TransferId) -> Result<Option<Row>, Error> {
-        self.run("read", async {
-            let mut connection = self.pool.acquire().await?;
-            load(&mut connection, &hex_id(id)).await
-        })
+        self.lend("read", |connection| load(connection, &hex_id(id)))
     }
 
     /// Transfers whose ids begin with these digits, a few at most; of `owner`, or of all.
@@ -196,29 +188,30 @@ impl Catalogue {
         let after = format!("{digits}g");
         let rows = self.rows(
             "WHERE id >= $1 AND id < $2 AND ($3 = '' OR owner = $3) ORDER BY id LIMIT 5",
-            &[Value::Text(digits), Value::Text(&after), Value::Text(owner.unwrap_or_default())],
+            [digits.into(), after.into(), owner.unwrap_or_default().into()],
         )?;
         Ok(rows)
     }
 
     /// Writes an update; returns false if the row was changed since it was read.
     pub fn update(&self, update: &Update<'_>) -> Result<bool, Error> {
-        self.run("write", async {
-            self.transaction(async |work| {
-                let written = write(work, update).await?;
-                Ok((written, if written { End::Commit } else { End::Rollback }))
-            })
-            .await
+        self.run("write", |pool| {
+            let mut work = pool.begin()?;
+            let written = write(&mut work, update)?;
+            if written {
+                work.commit()?;
+            }
+            Ok(written)
         })
     }
 
     /// Replaces a former name of a site by the current one in the indexed columns.
     pub fn rename_site(&self, former: &str, current: &str) -> Result<(), Error> {
-        self.run("rename site", async {
+        self.lend("rename site", |connection| {
             let owners = "UPDATE transfer SET owner = SUBSTR(owner, 1, LENGTH(owner) - LENGTH($1)) || $2 \
                 WHERE SUBSTR(owner, LENGTH(owner) - LENGTH($1) + 1) = $1";
             let (old, new) = (format!("@{former}"), format!("@{current}"));
-            sqlx::query(owners).bind(&old).bind(&new).execute(&self.pool).await?;
+            query(owners).bind(&old).bind(&new).execute(connection)?;
             // A lane has lines for the owner, the site of the source and that of the destination.
             for (old, new) in [
                 (format!("{old}\n"), format!("{new}\n")),
@@ -228,7 +221,7 @@ impl Catalogue {
                     WHERE REPLACE(lane || $3, $1, $2) <> lane || $3";
                 // A second time for transfers from the site to itself, since both lines share a line end.
                 for _ in 0..2 {
-                    sqlx::query(lanes).bind(&old).bind(&new).bind("\n").execute(&self.pool).await?;
+                    query(lanes).bind(&old).bind(&new).bind("\n").execute(connection)?;
                 }
             }
             Ok(())
@@ -242,9 +235,9 @@ impl Catalogue {
             SELECT MIN(lane) FROM transfer WHERE state = 'queued' UNION ALL \
             SELECT (SELECT MIN(t.lane) FROM transfer t WHERE t.state = 'queued' AND t.lane > lanes.lane) \
             FROM lanes WHERE lanes.lane IS NOT NULL) SELECT lane FROM lanes WHERE lane IS NOT NULL";
-        self.run("read", async {
-            let rows = sqlx::query(sql).fetch_all(&self.pool).await?;
-            rows.iter().map(|row| row.try_get(0)).collect()
+        self.lend("read", |connection| {
+            let rows = query(sql).rows(connection)?;
+            rows.iter().map(|row| row.get(0)).collect()
         })
     }
 
@@ -252,8 +245,8 @@ impl Catalogue {
     pub fn first_in(&self, lane: &str, limit: usize) -> Result<Vec<Waiting>, Error> {
         let sql = "SELECT id, priority, submitted FROM transfer WHERE state = 'queued' AND lane = $1 \
             ORDER BY priority DESC, submitted, id LIMIT $2";
-        self.run("read", async {
-            let rows = sqlx::query(sql).bind(lane).bind(count(limit)).fetch_all(&self.pool).await?;
+        self.lend("read", |connection| {
+            let rows = query(sql).bind(lane).bind(count(limit)).rows(connection)?;
             rows.iter().map(waiting).collect()
         })
     }
@@ -261,37 +254,36 @@ impl Catalogue {
     /// Waiting transfers whose retry time has come.
     pub fn due(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
         let sql = "WHERE state = 'waiting' AND next_at <= $1 ORDER BY next_at LIMIT $2";
-        self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
+        self.rows(sql, [moment(now_ms).into(), count(limit).into()])
     }
 
     /// Open transfers whose deadline has passed.
     pub fn overdue(&self, now_ms: u64, limit: usize) -> Result<Vec<Row>, Error> {
         let sql = "WHERE ended = 0 AND deadline <= $1 ORDER BY deadline LIMIT $2";
-        self.rows(sql, &[Value::Number(moment(now_ms)), Value::Number(count(limit))])
+        self.rows(sql, [moment(now_ms).into(), count(limit).into()])
     }
 
     /// Transfers that `runner` runs, according to the catalogue.
     pub fn running_at(&self, runner: &str) -> Result<Vec<Row>, Error> {
-        self.rows("WHERE state = 'running' AND runner = $1", &[Value::Text(runner)])
+        self.rows("WHERE state = 'running' AND runner = $1", [runner.into()])
     }
 
     /// Dependencies that have ended: the transfer, the one that it waits for, and the final state of that.
     pub fn met(&self, limit: usize) -> Result<Vec<(TransferId, TransferId, State)>, Error> {
         let sql = "SELECT d.transfer, d.needs, t.state FROM dependency d JOIN transfer t ON t.id = d.needs \
             WHERE t.ended > 0 LIMIT $1";
-        self.run("read", async {
-            let rows = sqlx::query(sql).bind(count(limit)).fetch_all(&self.pool).await?;
+        self.lend("read", |connection| {
+            let rows = query(sql).bind(count(limit)).rows(connection)?;
             rows.iter().map(|row| Ok((id_at(row, 0)?, id_at(row, 1)?, state_at(row, 2)?))).collect()
         })
     }
 
     /// The states of those transfers that exist.
     pub fn states(&self, ids: &[TransferId]) -> Result<Vec<(TransferId, State)>, Error> {
-        self.run("read", async {
-            let mut connection = self.pool.acquire().await?;
+        self.lend("read", |connection| {
             let mut states = Vec::with_capacity(ids.len());
             for id in ids {
-                states.extend(state_of(&mut connection, id).await?.map(|state| (*id, state)));
+                states.extend(state_of(connection, id)?.map(|state| (*id, state)));
             }
             Ok(states)
         })
@@ -311,45 +303,39 @@ impl Catalogue {
     ) -> Result<Vec<(u64, EntryFailure)>, Error> {
         let sql =
             "SELECT number, detail FROM failure WHERE transfer = $1 AND number > $2 ORDER BY number LIMIT $3";
-        self.run("read", async {
-            let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(after)).bind(count(limit));
-            let rows = query.fetch_all(&self.pool).await?;
-            let failure = |row: &AnyRow| {
-                Ok((row.try_get::<i64, _>(0)?.unsigned_abs(), unpack(&row.try_get::<Vec<u8>, _>(1)?)?))
-            };
+        self.lend("read", |connection| {
+            let rows = query(sql).bind(hex_id(id)).bind(moment(after)).bind(count(limit)).rows(connection)?;
+            let failure =
+                |row: &database::Row| Ok((row.get::<i64>(0)?.unsigned_abs(), unpack(row.get::<&[u8]>(1)?)?));
             rows.iter().map(failure).collect()
         })
     }
 
     /// Adds failed files with consecutive numbers from `after + 1` on.
     pub fn add_failures(&self, id: &TransferId, after: u64, failures: &[EntryFailure]) -> Result<(), Error> {
-        self.run("write", async {
-            self.transaction(async |work| {
-                for (failure, number) in failures.iter().zip(after + 1..) {
-                    let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
-                    let query = sqlx::query(sql).bind(hex_id(id)).bind(moment(number)).bind(pack(failure));
-                    query.execute(&mut *work).await?;
-                }
-                Ok(((), End::Commit))
-            })
-            .await
+        self.transaction("write", |work| {
+            for (failure, number) in failures.iter().zip(after + 1..) {
+                let sql = "INSERT INTO failure (transfer, number, detail) VALUES ($1, $2, $3)";
+                query(sql).bind(hex_id(id)).bind(moment(number)).bind(pack(failure)).execute(work)?;
+            }
+            Ok(())
         })
     }
 
     /// The credential of a transfer, if it has one.
     pub fn credential(&self, id: &TransferId) -> Result<Option<Vec<u8>>, Error> {
-        self.run("read", async {
-            let query = sqlx::query("SELECT detail FROM credential WHERE transfer = $1").bind(hex_id(id));
-            query.fetch_optional(&self.pool).await?.map(|row| row.try_get(0)).transpose()
+        self.lend("read", |connection| {
+            let query = query("SELECT detail FROM credential WHERE transfer = $1").bind(hex_id(id));
+            query.first(connection)?.map(|row| row.get(0)).transpose()
         })
     }
 
     /// Number of transfers of a user that have not ended.
     pub fn open_of(&self, owner: &str) -> Result<u64, Error> {
-        self.run("count", async {
+        self.lend("count", |connection| {
             let sql = "SELECT COUNT(*) FROM transfer WHERE owner = $1 AND ended = 0";
-            let row = sqlx::query(sql).bind(owner).fetch_one(&self.pool).await?;
-            Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
+            let row = query(sql).bind(owner).only(connection)?;
+            Ok(row.get::<i64>(0)?.unsigned_abs())
         })
     }
 
@@ -364,48 +350,35 @@ impl Catalogue {
         );
         let (before, id) = listed.before.map_or((NEVER, "g".into()), |(at, id)| (moment(at), hex_id(&id)));
         let values = [
-            Value::Text(owner.unwrap_or_default()),
-            Value::Text(listed.label.as_deref().unwrap_or_default()),
-            Value::Number(before),
-            Value::Text(&id),
-            Value::Number(count(*limit)),
-            Value::Text(state.map_or("", State::name)),
+            owner.unwrap_or_default().into(),
+            listed.label.as_deref().unwrap_or_default().into(),
+            before.into(),
+            id.into(),
+            count(*limit).into(),
+            state.map_or("", State::name).into(),
         ];
-        self.rows(&sql, &values)
+        self.rows(&sql, values)
     }
 
     /// Deletes transfers that ended before a time, `limit` at most; returns how many.
     pub fn forget(&self, before_ms: u64, limit: usize) -> Result<usize, Error> {
-        self.run("forget", async {
-            self.transaction(async |work| {
-                let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
-                let query = sqlx::query(sql).bind(moment(before_ms)).bind(count(limit));
-                let old = query.fetch_all(&mut *work).await?;
-                for row in &old {
-                    let id: String = row.try_get(0)?;
-                    for sql in FORGET {
-                        sqlx::query(sql).bind(&id).execute(&mut *work).await?;
-                    }
+        self.transaction("forget", |work| {
+            let sql = "SELECT id FROM transfer WHERE ended > 0 AND ended < $1 LIMIT $2";
+            let old = query(sql).bind(moment(before_ms)).bind(count(limit)).rows(work)?;
+            for row in &old {
+                let id: String = row.get(0)?;
+                for sql in FORGET {
+                    query(sql).bind(&id).execute(work)?;
                 }
-                Ok((old.len(), End::Commit))
-            })
-            .await
+            }
+            Ok(old.len())
         })
     }
 
-    fn rows(&self, condition: &str, values: &[Value<'_>]) -> Result<Vec<Row>, Error> {
-        // The condition is a constant of this file; external values are bound.
-        let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer {condition}"));
-        self.run("read", async {
-            let mut query = sqlx::query(sql);
-            for value in values {
-                query = match value {
-                    Value::Text(text) => query.bind((*text).to_owned()),
-                    Value::Number(number) => query.bind(*number),
-                };
-            }
-            query.fetch_all(&self.pool).await?.iter().map(read_row).collect()
-        })
+    fn rows(&self, condition: &str, values: impl IntoIterator<Item = Value>) -> Result<Vec<Row>, Error> {
+        let sql = format!("SELECT {COLUMNS} FROM transfer {condition}");
+        let query = query(sql).bind_all(values);
+        self.lend("read", |connection| query.rows(connection)?.iter().map(read_row).collect())
     }
 
     fn details<T: serde::de::DeserializeOwned>(
@@ -413,9 +386,9 @@ impl Catalogue {
         sql: &'static str,
         id: &TransferId,
     ) -> Result<Vec<T>, Error> {
-        self.run("read", async {
-            let rows = sqlx::query(sql).bind(hex_id(id)).fetch_all(&self.pool).await?;
-            rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
+        self.lend("read", |connection| {
+            let rows = query(sql).bind(hex_id(id)).rows(connection)?;
+            rows.iter().map(|row| unpack(row.get::<&[u8]>(0)?)).collect()
         })
     }
 }
@@ -430,21 +403,16 @@ const FORGET: [&str; 6] = [
     "DELETE FROM transfer WHERE id = $1",
 ];
 
-enum Value<'a> {
-    Text(&'a str),
-    Number(i64),
-}
-
-async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error> {
+fn put_one(work: &mut Connection, new: &New) -> Result<Put, DatabaseError> {
     let id = hex_id(&new.id);
-    let known = sqlx::query("SELECT digest FROM transfer WHERE id = $1").bind(&id);
-    if let Some(row) = known.fetch_optional(&mut *work).await? {
-        let same = row.try_get::<Vec<u8>, _>(0)? == new.digest;
+    let known = query("SELECT digest FROM transfer WHERE id = $1").bind(&id);
+    if let Some(row) = known.first(work)? {
+        let same = row.get::<&[u8]>(0)? == new.digest;
         return Ok(if same { Put::There } else { Put::Conflict });
     }
     let mut needs = Vec::new();
     for other in &new.after {
-        match state_of(work, other).await? {
+        match state_of(work, other)? {
             None => return Ok(Put::Unknown(*other)),
             Some(State::Done) => {}
             Some(state) if state.is_end() => return Ok(Put::Abandoned(*other)),
@@ -452,31 +420,41 @@ async fn put_one(work: &mut AnyConnection, new: &New) -> Result<Put, sqlx::Error
         }
     }
     let course = Job::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
-    let inserted = insert(work, &id, new, &course).await?;
+    let inserted = insert(work, &id, new, &course)?;
     if inserted {
-        write_credential(work, &id, &new.credential).await?;
+        write_credential(work, &id, &new.credential)?;
     }
     for other in needs.into_iter().filter(|_| inserted) {
         let sql = "INSERT INTO dependency (transfer, needs) VALUES ($1, $2)";
-        sqlx::query(sql).bind(&id).bind(hex_id(other)).execute(&mut *work).await?;
+        query(sql).bind(&id).bind(hex_id(other)).execute(work)?;
     }
     // Another PoP inserted it at this moment: the next submission gets the right answer.
     Ok(if inserted { Put::There } else { Put::Conflict })
 }
 
-async fn insert(work: &mut AnyConnection, id: &str, new: &New, course: &Job) -> Result<bool, sqlx::Error> {
+fn insert(work: &mut Connection, id: &str, new: &New, course: &Job) -> Result<bool, DatabaseError> {
     let sql = "INSERT INTO transfer (id, owner, lane, state, label, priority, submitted, next_at, deadline, ended, \
         runner, revision, digest, spec, course, notify) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12, $13) \
         ON CONFLICT (id) DO NOTHING";
-    let query = sqlx::query(sql).bind(id).bind(&new.owner).bind(&new.lane).bind(course.state.name());
-    let query = query.bind(&new.label).bind(i64::from(new.priority)).bind(moment(new.submitted_ms));
-    let query = query.bind(NEVER).bind(moment(new.deadline_ms)).bind(new.digest.to_vec());
-    let done = query.bind(&new.spec).bind(pack(course)).bind(&new.notify).execute(work).await?;
-    Ok(done.rows_affected() == 1)
+    let inserted = query(sql)
+        .bind(id)
+        .bind(&new.owner)
+        .bind(&new.lane)
+        .bind(course.state.name())
+        .bind(&new.label)
+        .bind(i64::from(new.priority))
+        .bind(moment(new.submitted_ms))
+        .bind(NEVER)
+        .bind(moment(new.deadline_ms))
+        .bind(new.digest.to_vec())
+        .bind(new.spec.clone())
+        .bind(pack(course))
+        .bind(&new.notify);
+    Ok(inserted.execute(work)? == 1)
 }
 
-async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sqlx::Error> {
+fn write(work: &mut Connection, update: &Update<'_>) -> Result<bool, DatabaseError> {
     let Update { row, attempt, forgets_failures, met, credential } = update;
     let (id, course) = (hex_id(&row.id), &row.course);
     if let Some(ended) = course.ended_ms {
@@ -484,93 +462,99 @@ async fn write(work: &mut AnyConnection, update: &Update<'_>) -> Result<bool, sq
         let sql = "INSERT INTO notice (transfer, since, due, failures) SELECT id, CAST($1 AS BIGINT), CAST($1 AS BIGINT), 0 FROM transfer \
             WHERE id = $2 AND notify <> '' AND ended <> $1 ON CONFLICT (transfer) \
             DO UPDATE SET since = excluded.since, due = excluded.due, failures = 0";
-        sqlx::query(sql).bind(moment(ended)).bind(&id).execute(&mut *work).await?;
+        query(sql).bind(moment(ended)).bind(&id).execute(work)?;
     }
     let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
         revision = $7, reached = $8 WHERE id = $9 AND revision = $10";
-    let query = sqlx::query(sql).bind(course.state.name()).bind(course.next_ms.map_or(NEVER, moment));
-    let query =
-        query.bind(moment(course.deadline_ms)).bind(course.ended_ms.map_or(0, moment)).bind(&row.runner);
-    let query = query.bind(pack(course)).bind(row.revision + 1).bind(row.reached.as_ref().map(pack));
-    let query = query.bind(&id).bind(row.revision);
-    if query.execute(&mut *work).await?.rows_affected() != 1 {
+    let changed = query(sql)
+        .bind(course.state.name())
+        .bind(course.next_ms.map_or(NEVER, moment))
+        .bind(moment(course.deadline_ms))
+        .bind(course.ended_ms.map_or(0, moment))
+        .bind(&row.runner)
+        .bind(pack(course))
+        .bind(row.revision + 1)
+        .bind(row.reached.as_ref().map(pack))
+        .bind(&id)
+        .bind(row.revision);
+    if changed.execute(work)? != 1 {
         return Ok(false);
     }
     if let Some(attempt) = attempt {
-        write_attempt(work, &id, attempt).await?;
+        write_attempt(work, &id, attempt)?;
     }
     if *forgets_failures {
-        sqlx::query("DELETE FROM failure WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
+        query("DELETE FROM failure WHERE transfer = $1").bind(&id).execute(work)?;
     }
     if matches!(course.state, State::Done | State::Cancelled) {
         // The credential is not needed any more; a retry brings a new one.
-        sqlx::query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(&mut *work).await?;
+        query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(work)?;
     }
     if let Some(secret) = credential {
-        write_credential(work, &id, secret).await?;
+        write_credential(work, &id, secret)?;
     }
     if let Some(met) = met {
         let sql = "DELETE FROM dependency WHERE transfer = $1 AND needs = $2";
-        sqlx::query(sql).bind(&id).bind(hex_id(met)).execute(&mut *work).await?;
+        query(sql).bind(&id).bind(hex_id(met)).execute(work)?;
     }
     Ok(true)
 }
 
-async fn write_credential(work: &mut AnyConnection, id: &str, secret: &[u8]) -> Result<(), sqlx::Error> {
+fn write_credential(work: &mut Connection, id: &str, secret: &[u8]) -> Result<(), DatabaseError> {
     let sql = "INSERT INTO credential (transfer, detail) VALUES ($1, $2) \
         ON CONFLICT (transfer) DO UPDATE SET detail = excluded.detail";
-    sqlx::query(sql).bind(id).bind(secret.to_vec()).execute(work).await?;
+    query(sql).bind(id).bind(secret.to_vec()).execute(work)?;
     Ok(())
 }
 
-async fn write_attempt(work: &mut AnyConnection, id: &str, attempt: &Attempt) -> Result<(), sqlx::Error> {
+fn write_attempt(work: &mut Connection, id: &str, attempt: &Attempt) -> Result<(), DatabaseError> {
     let number = i64::from(attempt.number);
     let sql = "INSERT INTO attempt (transfer, number, detail) VALUES ($1, $2, $3) \
         ON CONFLICT (transfer, number) DO UPDATE SET detail = excluded.detail";
-    sqlx::query(sql).bind(id).bind(number).bind(pack(attempt)).execute(&mut *work).await?;
+    query(sql).bind(id).bind(number).bind(pack(attempt)).execute(work)?;
     let sql = "DELETE FROM attempt WHERE transfer = $1 AND number <= $2";
-    sqlx::query(sql).bind(id).bind(number - KEPT_ATTEMPTS).execute(&mut *work).await?;
+    query(sql).bind(id).bind(number - KEPT_ATTEMPTS).execute(work)?;
     Ok(())
 }
 
-async fn load(connection: &mut AnyConnection, id: &str) -> Result<Option<Row>, sqlx::Error> {
-    let sql = AssertSqlSafe(format!("SELECT {COLUMNS} FROM transfer WHERE id = $1"));
-    let row = sqlx::query(sql).bind(id.to_owned()).fetch_optional(connection).await?;
+fn load(connection: &mut Connection, id: &str) -> Result<Option<Row>, DatabaseError> {
+    let sql = format!("SELECT {COLUMNS} FROM transfer WHERE id = $1");
+    let row = query(sql).bind(id.to_owned()).first(connection)?;
     row.as_ref().map(read_row).transpose()
 }
 
-async fn state_of(connection: &mut AnyConnection, id: &TransferId) -> Result<Option<State>, sqlx::Error> {
-    let query = sqlx::query("SELECT state FROM transfer WHERE id = $1").bind(hex_id(id));
-    query.fetch_optional(connection).await?.map(|row| state_at(&row, 0)).transpose()
+fn state_of(connection: &mut Connection, id: &TransferId) -> Result<Option<State>, DatabaseError> {
+    let query = query("SELECT state FROM transfer WHERE id = $1").bind(hex_id(id));
+    query.first(connection)?.map(|row| state_at(&row, 0)).transpose()
 }
 
-fn read_row(row: &AnyRow) -> Result<Row, sqlx::Error> {
+fn read_row(row: &database::Row) -> Result<Row, DatabaseError> {
     Ok(Row {
         id: id_at(row, 0)?,
-        owner: row.try_get(1)?,
-        lane: row.try_get(2)?,
-        submitted_ms: row.try_get::<i64, _>(3)?.unsigned_abs(),
-        runner: row.try_get(4)?,
-        revision: row.try_get(5)?,
-        spec: row.try_get(6)?,
-        course: unpack(&row.try_get::<Vec<u8>, _>(7)?)?,
-        reached: row.try_get::<Option<Vec<u8>>, _>(8)?.map(|bytes| unpack(&bytes)).transpose()?,
+        owner: row.get(1)?,
+        lane: row.get(2)?,
+        submitted_ms: row.get::<i64>(3)?.unsigned_abs(),
+        runner: row.get(4)?,
+        revision: row.get(5)?,
+        spec: row.get(6)?,
+        course: unpack(row.get::<&[u8]>(7)?)?,
+        reached: row.get::<Option<&[u8]>>(8)?.map(unpack).transpose()?,
     })
 }
 
-fn waiting(row: &AnyRow) -> Result<Waiting, sqlx::Error> {
-    let submitted_ms = row.try_get::<i64, _>(2)?.unsigned_abs();
-    Ok(Waiting { id: id_at(row, 0)?, priority: row.try_get(1)?, submitted_ms })
+fn waiting(row: &database::Row) -> Result<Waiting, DatabaseError> {
+    let submitted_ms = row.get::<i64>(2)?.unsigned_abs();
+    Ok(Waiting { id: id_at(row, 0)?, priority: row.get(1)?, submitted_ms })
 }
 
-pub(super) fn id_at(row: &AnyRow, column: usize) -> Result<TransferId, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    parse_id(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no id").into()))
+pub(super) fn id_at(row: &database::Row, column: usize) -> Result<TransferId, DatabaseError> {
+    let text: String = row.get(column)?;
+    parse_id(&text).ok_or_else(|| DatabaseError::Invalid(format!("`{text}` is no id")))
 }
 
-fn state_at(row: &AnyRow, column: usize) -> Result<State, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    State::parse(&text).ok_or_else(|| sqlx::Error::Decode(format!("`{text}` is no state").into()))
+fn state_at(row: &database::Row, column: usize) -> Result<State, DatabaseError> {
+    let text: String = row.get(column)?;
+    State::parse(&text).ok_or_else(|| DatabaseError::Invalid(format!("`{text}` is no state")))
 }
 
 pub(super) fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
@@ -579,11 +563,12 @@ pub(super) fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-pub(super) fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, sqlx::Error> {
-    let odd = |cause: String| sqlx::Error::Decode(cause.into());
+pub(super) fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DatabaseError> {
     match bytes.split_first() {
-        Some((&VERSION, rest)) => decode("catalogue", rest).map_err(|error| odd(error.cause)),
-        _ => Err(odd("an entry of another version".into())),
+        Some((&VERSION, rest)) => {
+            decode("catalogue", rest).map_err(|error| DatabaseError::Invalid(error.cause))
+        }
+        _ => Err(DatabaseError::Invalid("an entry of another version".into())),
     }
 }
 

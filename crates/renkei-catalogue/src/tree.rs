@@ -3,14 +3,14 @@
 //! A write is durable when its call returns, and atomic. Reads see whole transactions. A failed read is an error,
 //! never "not found". Non-goals: the meaning of a change (`renkei_core::namespace`), and permissions.
 
-use super::connections::{Connections, Work};
+use super::database::{Connection, DatabaseError, Pool, Query, Row, Value, Work, query};
+use super::failed;
 use super::transfers::{count, moment, pack, unpack};
 use super::tree_commit::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{
-    Bound, BulkStatement, Scope, Script, Value, by_name, count_at, id_at, name_at, node_at, number, signed,
-    spot_at, store,
+    BulkStatement, Scope, Script, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at, store,
 };
-use super::trees::{Database, VolumeId};
+use super::trees::VolumeId;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::memory::MemoryTree;
@@ -19,8 +19,6 @@ use renkei_core::namespace::{
 };
 use renkei_core::path::RelPath;
 use serde::{Deserialize, Serialize};
-use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row as _};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -35,15 +33,14 @@ const HELD_AT_ONCE: i64 = 10_000;
 
 /// The tree of a volume.
 pub struct VolumeTree {
-    pub(super) base: Arc<Database>,
+    /// The database without its password, for messages.
+    pub(super) database: Arc<str>,
     pub(super) id: VolumeId,
     pub(super) scope: Scope,
     /// The volume number of the visible nodes and names.
     pub(super) shown: AtomicI64,
-    /// Whether this is a shadow tree, which uses the connections of the visible one.
-    pub(super) is_beside: bool,
-    pub(super) writers: Arc<Connections>,
-    pub(super) readers: Arc<Connections>,
+    pub(super) writers: Arc<Pool>,
+    pub(super) readers: Arc<Pool>,
     pub(super) tail: Tail,
 }
 
@@ -65,15 +62,6 @@ impl Tail {
     fn wait_beyond(&self, seq: u64, at_most: Duration) {
         let last = self.seq.lock().expect("no thread panics while it holds the lock");
         drop(self.grown.wait_timeout_while(last, at_most, |last| *last <= seq));
-    }
-}
-
-impl Drop for VolumeTree {
-    fn drop(&mut self) {
-        // The connections to a server are shared by all trees. A caller on a thread of a runtime must not block.
-        if tokio::runtime::Handle::try_current().is_err() && self.scope.is_sqlite && !self.is_beside {
-            self.close();
-        }
     }
 }
 
@@ -171,62 +159,69 @@ impl HeldReplica {
 impl VolumeTree {
     /// Creates the root node, if the tree is new.
     pub(super) fn with_root(self) -> Result<Self, Error> {
-        self.base.run("open", self.make_root())?;
+        self.run("open", || self.make_root())?;
         Ok(self)
     }
 
-    async fn make_root(&self) -> Result<(), sqlx::Error> {
-        let (mut work, position) = self.begin().await?;
+    fn make_root(&self) -> Result<(), DatabaseError> {
+        let (mut work, position) = self.begin()?;
         let sql = "SELECT COUNT(*) FROM tree_nodes WHERE volume = $1 AND id = $2";
         let root = self.ask_shown(sql).bind(signed(ROOT));
-        let is_there = count_at(&root.fetch_one(&mut *work).await?, 0)? > 0;
-        let mut script = self.script();
+        let is_there = count_at(&root.only(&mut work)?, 0)? > 0;
+        let mut script = Script::default();
         if position.seq == 0 && !is_there {
             let nodes = MemoryTree::default().nodes().map(|(id, node)| (id, Some(node.clone()))).collect();
             store(&mut script, self.shown(), Delta { nodes, names: Vec::new() });
         }
-        work.commit_with(script).await
+        script.commit(work)
     }
 
     /// Closes the connections; later calls on this tree fail.
     pub(super) fn close(&self) {
-        self.base.run_to_end(async {
-            self.readers.close().await;
-            self.writers.close().await;
-        });
+        self.readers.close();
+        self.writers.close();
+    }
+
+    /// Runs some work in the database.
+    pub(super) fn run<T>(
+        &self,
+        op: &str,
+        work: impl FnOnce() -> Result<T, DatabaseError>,
+    ) -> Result<T, Error> {
+        work().map_err(|error| self.failed(op, &error))
+    }
+
+    /// The error for a failure of the database.
+    pub(super) fn failed(&self, op: &str, error: &DatabaseError) -> Error {
+        failed(op, &self.database, error)
     }
 
     /// Reads with a connection of its own.
     pub(super) fn read<T>(
         &self,
         op: &str,
-        read: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
+        read: impl FnOnce(&mut Connection) -> Result<T, DatabaseError>,
     ) -> Result<T, Error> {
-        self.base.run(op, self.readers.lend(read))
+        self.run(op, || self.readers.lend(read))
     }
 
     /// Runs one write statement on the connection for writes.
     pub(super) fn write<T>(
         &self,
         op: &str,
-        write: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
+        write: impl FnOnce(&mut Connection) -> Result<T, DatabaseError>,
     ) -> Result<T, Error> {
-        self.base.run(op, self.writers.lend(write))
+        self.run(op, || self.writers.lend(write))
     }
 
     /// A query whose first value is the volume's number.
-    pub(super) fn ask(&self, sql: &'static str) -> Bound<'static> {
-        sqlx::query(sql).bind(self.scope.volume)
+    pub(super) fn ask(&self, sql: &'static str) -> Query<'static> {
+        query(sql).bind(self.scope.volume)
     }
 
     /// The same with the number of the visible nodes and names.
-    pub(super) fn ask_shown(&self, sql: &'static str) -> Bound<'static> {
-        sqlx::query(sql).bind(self.shown().volume)
-    }
-
-    /// An empty script.
-    pub(super) fn script(&self) -> Script {
-        Script::new(self.scope)
+    pub(super) fn ask_shown(&self, sql: &'static str) -> Query<'static> {
+        query(sql).bind(self.shown().volume)
     }
 
     /// The scope of statements on the visible nodes and names.
@@ -240,9 +235,9 @@ impl VolumeTree {
     /// `CatalogueFailed`, as those of all other calls.
     pub fn node(&self, id: NodeId) -> Result<Option<Node>, Error> {
         let sql = "SELECT node FROM tree_nodes WHERE volume = $1 AND id = $2";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask_shown(sql).bind(signed(id));
-            query.fetch_optional(connection).await?.map_or(Ok(None), |row| node_at(&row, 0))
+            query.first(connection)?.map_or(Ok(None), |row| node_at(&row, 0))
         })
     }
 
@@ -251,9 +246,9 @@ impl VolumeTree {
         let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name = $3";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask_shown(sql).bind(signed(at.dir)).bind(at.name.0.clone());
-            let row = query.fetch_optional(connection).await?;
+            let row = query.first(connection)?;
             row.map(|row| entry(&row).map(|(_, id, node)| (id, node))).transpose()
         })
     }
@@ -266,9 +261,9 @@ impl VolumeTree {
     /// The nodes of many names; names that do not exist are left out.
     pub fn children(&self, names: &[Dentry]) -> Result<HashMap<Dentry, (NodeId, Node)>, Error> {
         let rows = names.iter().map(by_name).collect();
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let mut found = HashMap::new();
-            for row in FIND_NAMES.fetch(connection, self.shown(), rows).await? {
+            for row in FIND_NAMES.fetch(connection, self.shown(), rows)? {
                 if let Some(node) = node_at(&row, 1)? {
                     found.insert(spot_at(&row, 2)?, (id_at(&row, 0)?, node));
                 }
@@ -280,10 +275,10 @@ impl VolumeTree {
     /// The nodes of many numbers; those that do not exist are left out.
     pub fn nodes(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Node>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
-        self.read("read", async |connection| {
-            let found = FIND_NODES.fetch(connection, self.shown(), rows).await?;
+        self.read("read", |connection| {
+            let found = FIND_NODES.fetch(connection, self.shown(), rows)?;
             let node = |row| Ok(node_at(row, 1)?.map(|node| (id_at(row, 0), node)));
-            let nodes: Vec<_> = found.iter().map(node).collect::<Result<_, sqlx::Error>>()?;
+            let nodes: Vec<_> = found.iter().map(node).collect::<Result<_, DatabaseError>>()?;
             nodes.into_iter().flatten().map(|(id, node)| Ok((id?, node))).collect()
         })
     }
@@ -295,22 +290,22 @@ impl VolumeTree {
         after: Option<&Name>,
         most: usize,
     ) -> Result<Vec<(Name, NodeId, Node)>, Error> {
-        self.read("list", async |connection| self.list_in(connection, dir, after, most).await)
+        self.read("list", |connection| self.list_in(connection, dir, after, most))
     }
 
-    pub(super) async fn list_in(
+    pub(super) fn list_in(
         &self,
-        connection: &mut AnyConnection,
+        connection: &mut Connection,
         dir: NodeId,
         after: Option<&Name>,
         most: usize,
-    ) -> Result<Vec<(Name, NodeId, Node)>, sqlx::Error> {
+    ) -> Result<Vec<(Name, NodeId, Node)>, DatabaseError> {
         let sql = "SELECT n.name, n.node, d.node FROM tree_names n \
             LEFT JOIN tree_nodes d ON d.volume = n.volume AND d.id = n.node \
             WHERE n.volume = $1 AND n.dir = $2 AND n.name > $3 ORDER BY n.name LIMIT $4";
         let after = after.map_or(Vec::new(), |name| name.0.clone());
         let query = self.ask_shown(sql).bind(signed(dir)).bind(after).bind(count(most));
-        query.fetch_all(connection).await?.iter().map(entry).collect()
+        query.rows(connection)?.iter().map(entry).collect()
     }
 
     /// Has a server collect the statistics of its tables when the tree has grown much (ANALYZE): without them the
@@ -320,9 +315,9 @@ impl VolumeTree {
         if self.scope.is_sqlite || magnitude(before) == magnitude(after) {
             return Ok(());
         }
-        self.write("count", async |connection| {
+        self.write("count", |connection| {
             for sql in ["ANALYZE tree_nodes", "ANALYZE tree_names"] {
-                sqlx::query(sql).execute(&mut *connection).await?;
+                query(sql).execute(connection)?;
             }
             Ok(())
         })
@@ -331,29 +326,28 @@ impl VolumeTree {
     /// A name that a node has in a directory.
     pub fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<Name>, Error> {
         let sql = "SELECT name FROM tree_names WHERE volume = $1 AND dir = $2 AND node = $3 LIMIT 1";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask_shown(sql).bind(signed(dir)).bind(signed(id));
-            query.fetch_optional(connection).await?.map(|row| name_at(&row, 0)).transpose()
+            query.first(connection)?.map(|row| name_at(&row, 0)).transpose()
         })
     }
 
     /// The position of the tree.
     pub fn position(&self) -> Result<Position, Error> {
-        let rows = async |connection: &mut AnyConnection| {
-            position_at(&POSITION.fetch(connection, self.scope, vec![[]]).await?)
-        };
+        let rows =
+            |connection: &mut Connection| position_at(&POSITION.fetch(connection, self.scope, vec![[]])?);
         self.read("read", rows)
     }
 
     /// Begins a transaction that locks the volume's row; returns the position of the tree.
-    pub(super) async fn begin(&self) -> Result<(Work, Position), sqlx::Error> {
-        let (work, found) = self.writers.begin(self.lock()).await?;
+    pub(super) fn begin(&self) -> Result<(Work, Position), DatabaseError> {
+        let (work, found) = self.lock().begin(&self.writers)?;
         Ok((work, position_at(&found)?))
     }
 
     /// The statements that begin a transaction on the tree: the lock, and the rows of a [`Position`].
     pub(super) fn lock(&self) -> Script {
-        let mut script = self.script();
+        let mut script = Script::default();
         script.add(&LOCK, self.scope, vec![[]]);
         script.add(&POSITION, self.scope, vec![[]]);
         script
@@ -404,10 +398,10 @@ impl VolumeTree {
     where
         T: serde::de::DeserializeOwned,
     {
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask(sql).bind(moment(after)).bind(count(most));
-            let rows = query.fetch_all(connection).await?;
-            rows.iter().map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).collect()
+            let rows = query.rows(connection)?;
+            rows.iter().map(|row| unpack(row.get::<&[u8]>(0)?)).collect()
         })
     }
 
@@ -416,12 +410,9 @@ impl VolumeTree {
         let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
             ON CONFLICT (volume, origin) DO UPDATE SET given = tree_origins.given + excluded.given \
             RETURNING given";
-        self.write("write", async |connection| {
+        self.write("write", |connection| {
             let query = self.ask(sql).bind(i64::from(origin.0));
-            // All rows are fetched: SQLite returns the row before it commits, and a caller that stops there misses
-            // the error of a full disk.
-            let rows = query.bind(moment(count)).fetch_all(connection).await?;
-            let last = count_at(rows.first().ok_or(sqlx::Error::RowNotFound)?, 0)?;
+            let last = count_at(&query.bind(moment(count)).only(connection)?, 0)?;
             Ok(last + 1 - count..last + 1)
         })
     }
@@ -429,17 +420,17 @@ impl VolumeTree {
     /// The replica row of a node at this site.
     pub fn held(&self, id: NodeId) -> Result<Option<HeldReplica>, Error> {
         let sql = "SELECT held FROM tree_held WHERE volume = $1 AND node = $2";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask(sql).bind(signed(id));
-            let row = query.fetch_optional(connection).await?;
-            row.map(|row| unpack(&row.try_get::<Vec<u8>, _>(0)?)).transpose()
+            let row = query.first(connection)?;
+            row.map(|row| unpack(row.get::<&[u8]>(0)?)).transpose()
         })
     }
 
     /// Whether this site has any replica row.
     pub fn holds_any(&self) -> Result<bool, Error> {
         let sql = "SELECT node FROM tree_held WHERE volume = $1 LIMIT 1";
-        self.read("read", async |connection| Ok(self.ask(sql).fetch_optional(connection).await?.is_some()))
+        self.read("read", |connection| Ok(self.ask(sql).first(connection)?.is_some()))
     }
 
     /// Whether this site has a replica row of a file that was written here.
@@ -447,12 +438,10 @@ impl VolumeTree {
         let sql = "SELECT node, held FROM tree_held WHERE volume = $1 AND node > $2 ORDER BY node LIMIT $3";
         let mut after = i64::MIN;
         loop {
-            let page = self.read("read", async |connection| {
-                let rows = self.ask(sql).bind(after).bind(HELD_AT_ONCE).fetch_all(connection).await?;
-                let held = |row: &AnyRow| {
-                    Ok((row.try_get::<i64, _>(0)?, unpack::<HeldReplica>(&row.try_get::<Vec<u8>, _>(1)?)?))
-                };
-                rows.iter().map(held).collect::<Result<Vec<_>, sqlx::Error>>()
+            let page = self.read("read", |connection| {
+                let rows = self.ask(sql).bind(after).bind(HELD_AT_ONCE).rows(connection)?;
+                let held = |row: &Row| Ok((row.get::<i64>(0)?, unpack::<HeldReplica>(row.get::<&[u8]>(1)?)?));
+                rows.iter().map(held).collect::<Result<Vec<_>, DatabaseError>>()
             })?;
             if page.iter().any(|(_, held)| held.is_own()) {
                 return Ok(true);
@@ -467,17 +456,17 @@ impl VolumeTree {
     /// The replica rows of many nodes; nodes without one are left out.
     pub fn held_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, HeldReplica>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
-        self.read("read", async |connection| {
-            let found = FIND_HELD.fetch(connection, self.scope, rows).await?;
-            found.iter().map(|row| Ok((id_at(row, 0)?, unpack(&row.try_get::<Vec<u8>, _>(1)?)?))).collect()
+        self.read("read", |connection| {
+            let found = FIND_HELD.fetch(connection, self.scope, rows)?;
+            found.iter().map(|row| Ok((id_at(row, 0)?, unpack(row.get::<&[u8]>(1)?)?))).collect()
         })
     }
 
     /// Sets replica rows of this site; `None` removes one. The last entry of a node counts.
     pub fn set_held(&self, held: &[(NodeId, Option<HeldReplica>)]) -> Result<(), Error> {
-        let mut script = self.script();
+        let mut script = Script::default();
         self.put_held(&mut script, held);
-        self.base.run("write", self.writers.execute(script))
+        self.run("write", || script.run(&self.writers))
     }
 
     /// Adds that to a script.
@@ -504,28 +493,28 @@ impl VolumeTree {
     ) -> Result<bool, Error> {
         let changed = "UPDATE tree_held SET held = $4 WHERE volume = $1 AND node = $2 AND held = $3";
         let gone = "DELETE FROM tree_held WHERE volume = $1 AND node = $2 AND held = $3";
-        self.write("write", async |connection| {
+        self.write("write", |connection| {
             let query = self.ask(if by.is_some() { changed } else { gone });
             let query = query.bind(signed(id)).bind(pack(known));
             let query = if let Some(by) = by { query.bind(pack(by)) } else { query };
-            Ok(query.execute(connection).await?.rows_affected() > 0)
+            Ok(query.execute(connection)? > 0)
         })
     }
 
     /// The note under a key.
     pub fn note(&self, key: &str) -> Result<Option<Vec<u8>>, Error> {
         let sql = "SELECT value FROM tree_notes WHERE volume = $1 AND key = $2";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask(sql).bind(key.to_owned());
-            query.fetch_optional(connection).await?.map(|row| row.try_get(0)).transpose()
+            query.first(connection)?.map(|row| row.get(0)).transpose()
         })
     }
 
     /// Sets the note under a key.
     pub fn set_note(&self, key: &str, value: &[u8]) -> Result<(), Error> {
-        let mut script = self.script();
+        let mut script = Script::default();
         self.put_note(&mut script, key, value.to_vec());
-        self.base.run("write", self.writers.execute(script))
+        self.run("write", || script.run(&self.writers))
     }
 
     /// Adds that to a script.
@@ -567,13 +556,14 @@ const LOCK: BulkStatement = BulkStatement {
 };
 
 /// The position in the rows that [`POSITION`] finds.
-pub(super) fn position_at(rows: &[AnyRow]) -> Result<Position, sqlx::Error> {
-    let first = rows.first().ok_or_else(|| sqlx::Error::Protocol("the volume was removed".into()))?;
+pub(super) fn position_at(rows: &[Row]) -> Result<Position, DatabaseError> {
+    let first = rows.first().ok_or_else(|| DatabaseError::Invalid("the volume was removed".into()))?;
     let (seq, number, whole) = (count_at(first, 0)?, count_at(first, 1)?, count_at(first, 2)?);
     let mut position = Position { seq, number, whole, ..Position::default() };
     for row in rows {
-        let Some(origin) = row.try_get::<Option<i64>, _>(3)? else { continue };
-        let origin = Origin(u16::try_from(origin).map_err(|error| sqlx::Error::Decode(error.into()))?);
+        let Some(origin) = row.get::<Option<i64>>(3)? else { continue };
+        let origin =
+            Origin(u16::try_from(origin).map_err(|error| DatabaseError::Invalid(error.to_string()))?);
         position.taken.insert(origin, count_at(row, 4)?);
         position.given.insert(origin, count_at(row, 5)?);
     }
@@ -606,9 +596,9 @@ const DROP_HELD: BulkStatement = BulkStatement {
 };
 
 /// A name with its node.
-fn entry(row: &AnyRow) -> Result<(Name, NodeId, Node), sqlx::Error> {
+fn entry(row: &Row) -> Result<(Name, NodeId, Node), DatabaseError> {
     let id = id_at(row, 1)?;
     let node = node_at(row, 2)?;
-    let lost = || sqlx::Error::Decode(format!("a name leads to node {}, which is not there", id.0).into());
+    let lost = || DatabaseError::Invalid(format!("a name leads to node {}, which is not there", id.0));
     Ok((name_at(row, 0)?, id, node.ok_or_else(lost)?))
 }

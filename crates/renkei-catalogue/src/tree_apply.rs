@@ -1,10 +1,11 @@
 //! Application of the home's log to the tree of a follower, and the outbox: own changes are stored until the log has
 //! them.
 
+use super::database::Value;
 use super::transfers::pack;
 use super::tree::{HeldReplica, Position, VolumeTree};
 use super::tree_commit::stored;
-use super::tree_rows::{BulkStatement, Script, Value, store};
+use super::tree_rows::{BulkStatement, Script, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Delta, NodeId, Origin, Record, SequencedChange};
 use renkei_core::wire::{encode, violation};
@@ -38,7 +39,7 @@ impl VolumeTree {
         records: &[Record],
         held: &[(NodeId, Option<HeldReplica>)],
     ) -> Result<(), Error> {
-        let (work, mut position) = self.base.run("follow", self.begin())?;
+        let (work, mut position) = self.run("follow", || self.begin())?;
         if position.is_coming() {
             return Err(violation("volume", "a record before the last page"));
         }
@@ -48,7 +49,7 @@ impl VolumeTree {
         let own = position.taken.get(&origin).copied().unwrap_or(0);
         // A site without pending changes continues after the last of its changes in the log.
         position.number = position.number.max(own);
-        let mut script = self.script();
+        let mut script = Script::default();
         store(&mut script, self.shown(), effects);
         self.forget_pending(&mut script, own);
         self.put_held(&mut script, held);
@@ -56,7 +57,7 @@ impl VolumeTree {
             self.put_note(&mut script, MARK, encode(&(last.seq, record_digest(last))));
         }
         self.store_position(&mut script, &position);
-        self.base.run("follow", work.commit_with(script))?;
+        self.run("follow", || script.commit(work))?;
         self.count_again(before, position.seq)
     }
 
@@ -78,14 +79,14 @@ impl VolumeTree {
     ) -> Result<(), Error> {
         let last = changes.iter().map(|made| made.number).max().unwrap_or(0);
         let rows = changes.iter().map(|made| [stored(made.number), Value::Bytes(pack(made))]).collect();
-        self.base.run("keep", async {
-            let (work, mut position) = self.begin().await?;
+        self.run("keep", || {
+            let (work, mut position) = self.begin()?;
             position.number = position.number.max(last);
-            let mut script = self.script();
+            let mut script = Script::default();
             script.add(&KEEP, self.scope, rows);
             self.put_held(&mut script, held);
             self.store_position(&mut script, &position);
-            work.commit_with(script).await
+            script.commit(work)
         })
     }
 }

@@ -4,18 +4,16 @@
 //! the batch are an overlay over what was read, and written once at its end: a directory in which a batch makes a
 //! thousand files is written once. The volume's row is locked first, so batches of several daemons are serialised.
 
-use super::connections::Work;
+use super::database::{DatabaseError, Row, Value, Work};
 use super::transfers::{moment, pack};
 use super::tree::{HeldReplica, POSITION_COLUMNS, Position, VolumeTree, position_at};
-use super::tree_rows::{BulkStatement, Script, Value, by_name, id_at, node_at, number, spot_at, store};
+use super::tree_rows::{BulkStatement, Script, by_name, id_at, node_at, number, spot_at, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::home::Home;
 use renkei_core::namespace::overlay::Overlay;
 use renkei_core::namespace::quota::{Difference, differences};
 use renkei_core::namespace::tree::{Tree, meant_spot, merging};
 use renkei_core::namespace::{Change, Delta, Dentry, Name, Node, NodeId, Origin, Record, SequencedChange};
-use sqlx::Row as _;
-use sqlx::any::AnyRow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -74,21 +72,21 @@ impl VolumeTree {
         let (work, before, held) = (reading.work.into_inner(), position.seq, held(&records));
         let note = note(&records, &differences);
         let done = (effects, differences, note);
-        self.base.run("decide", self.store_records(work, position, &records, done, &held))?;
+        self.run("decide", || self.store_records(work, position, &records, done, &held))?;
         self.count_again(before, before + records.len() as u64)?;
         Ok(records)
     }
 
-    async fn store_records(
+    fn store_records(
         &self,
         work: Work,
         mut position: Position,
         records: &[Record],
         (effects, differences, note): (Delta, ByDifference, Option<Note>),
         held: &[(NodeId, Option<HeldReplica>)],
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<(), DatabaseError> {
         position.note(records);
-        let mut script = self.script();
+        let mut script = Script::default();
         store(&mut script, self.shown(), effects);
         self.add_usage(&mut script, differences);
         let rows = records.iter().map(|record| [stored(record.seq), Value::Bytes(pack(record))]).collect();
@@ -99,7 +97,7 @@ impl VolumeTree {
             self.put_note(&mut script, key, value);
         }
         self.store_position(&mut script, &position);
-        work.commit_with(script).await?;
+        script.commit(work)?;
         self.tail.grow(position.seq);
         Ok(())
     }
@@ -220,9 +218,9 @@ impl<'a> Reading<'a> {
         changes.iter().for_each(|numbered| wanted.add(&numbered.change));
         let names = wanted.names.clone();
         let script = wanted.asked(tree, tree.lock());
-        let begun = tree.base.run("decide", async {
-            let (work, found) = tree.writers.begin(script).await?;
-            let (position, found): (Vec<AnyRow>, _) =
+        let begun = tree.run("decide", || {
+            let (work, found) = script.begin(&tree.writers)?;
+            let (position, found): (Vec<Row>, _) =
                 found.into_iter().partition(|row| row.len() == POSITION_COLUMNS);
             Ok((work, position_at(&position)?, wanted.known(&found)?))
         });
@@ -260,9 +258,9 @@ impl<'a> Reading<'a> {
         let mut known = self.known.borrow_mut();
         wanted.nodes.retain(|id| !known.nodes.contains_key(id));
         wanted.names.retain(|at| !known.names.contains_key(at));
-        let script = wanted.asked(self.tree, self.tree.script());
-        let found = self.tree.base.run("decide", script.fetch(&mut self.work.borrow_mut()))?;
-        let read = wanted.known(&found).map_err(|error| self.tree.base.failed("decide", &error))?;
+        let script = wanted.asked(self.tree, Script::default());
+        let found = self.tree.run("decide", || script.fetch(&mut self.work.borrow_mut()))?;
+        let read = wanted.known(&found).map_err(|error| self.tree.failed("decide", &error))?;
         known.nodes.extend(read.nodes);
         known.names.extend(read.names);
         Ok(())
@@ -285,8 +283,8 @@ impl<'a> Reading<'a> {
     }
 
     fn lost<T>(&self, what: impl std::fmt::Display) -> Option<T> {
-        let error = sqlx::Error::Decode(format!("{what} is not there").into());
-        self.note(Err(self.tree.base.failed("decide", &error)))
+        let error = DatabaseError::Invalid(format!("{what} is not there"));
+        self.note(Err(self.tree.failed("decide", &error)))
     }
 }
 
@@ -312,7 +310,7 @@ impl Tree for Reading<'_> {
     /// No change needs a list; it is not cached.
     fn list(&self, dir: NodeId, after: Option<&Name>, most: usize) -> Vec<(Name, NodeId)> {
         let mut work = self.work.borrow_mut();
-        let read = self.tree.base.run("decide", self.tree.list_in(&mut work, dir, after, most));
+        let read = self.tree.run("decide", || self.tree.list_in(&mut work, dir, after, most));
         let rows = self.note(read).unwrap_or_default();
         rows.into_iter().map(|(name, id, _)| (name, id)).collect()
     }
@@ -338,7 +336,7 @@ impl Wanted {
     }
 
     /// The cache for the rows that were found; rows that were not found do not exist.
-    fn known(self, found: &[AnyRow]) -> Result<Known, sqlx::Error> {
+    fn known(self, found: &[Row]) -> Result<Known, DatabaseError> {
         let mut known = Known::default();
         known.nodes.extend(self.nodes.into_iter().map(|id| (id, None)));
         known.names.extend(self.names.into_iter().map(|at| (at, None)));

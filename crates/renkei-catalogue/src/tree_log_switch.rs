@@ -1,10 +1,11 @@
 //! The switch of a copy to the tree of another log, after the home was restored from a backup.
 
+use super::database::Value;
 use super::transfers::{moment, pack};
 use super::tree::{HeldReplica, Position, VolumeTree, position_at};
 use super::tree_apply::KEEP;
 use super::tree_commit::stored;
-use super::tree_rows::Value;
+use super::tree_rows::Script;
 use renkei_core::error::Error;
 use renkei_core::namespace::{NodeId, Origin, SequencedChange};
 use renkei_core::wire::violation;
@@ -30,9 +31,9 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
     pub fn begin_again(&self, origin: Origin, late: &VolumeTree, anew: &LogSwitch) -> Result<(), Error> {
-        let begun = self.base.run("show", async {
-            let (mut work, _) = self.begin().await?;
-            let new = position_at(&late.lock().fetch(&mut work).await?)?;
+        let begun = self.run("show", || {
+            let (mut work, _) = self.begin()?;
+            let new = position_at(&late.lock().fetch(&mut work)?)?;
             Ok((work, new))
         });
         let (mut work, new) = begun?;
@@ -40,27 +41,27 @@ impl VolumeTree {
             return Err(violation("volume", "a copy that is not whole"));
         }
         let (position, shown) = (after(new, origin, anew), late.shown().volume);
-        self.base.run("show", async {
+        self.run("show", || {
             let sql = "UPDATE tree_volumes SET shown = $2, whole = $3, coming = NULL WHERE number = $1";
-            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut *work).await?;
+            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut work)?;
             for sql in [
                 "DELETE FROM tree_pending WHERE volume = $1",
                 "DELETE FROM tree_held WHERE volume = $1",
                 "DELETE FROM tree_origins WHERE volume = $1",
             ] {
-                self.ask(sql).execute(&mut *work).await?;
+                self.ask(sql).execute(&mut work)?;
             }
-            let mut script = self.script();
+            let mut script = Script::default();
             let row = |made: &SequencedChange| [stored(made.number), Value::Bytes(pack(made))];
             script.add(&KEEP, self.scope, anew.changes.iter().map(row).collect());
             let held: Vec<_> = anew.held.iter().map(|(id, held)| (*id, Some(held.clone()))).collect();
             self.put_held(&mut script, &held);
             anew.notes.iter().for_each(|(key, value)| self.put_note(&mut script, key, value.clone()));
             self.store_position(&mut script, &position);
-            script.execute(&mut work).await?;
-            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut *work).await?;
-            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut *work).await?;
-            work.commit().await
+            script.execute(&mut work)?;
+            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut work)?;
+            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut work)?;
+            work.commit()
         })?;
         self.shown.store(shown, Ordering::Release);
         self.count_again(0, position.seq)
@@ -75,9 +76,9 @@ impl VolumeTree {
         let sql = "INSERT INTO tree_origins (volume, origin, taken, given) VALUES ($1, $2, 0, $3) \
             ON CONFLICT (volume, origin) DO UPDATE SET given = excluded.given \
             WHERE tree_origins.given < excluded.given";
-        self.write("write", async |connection| {
+        self.write("write", |connection| {
             let query = self.ask(sql).bind(i64::from(origin.0)).bind(moment(least));
-            query.execute(connection).await.map(drop)
+            query.execute(connection).map(drop)
         })
     }
 }

@@ -4,15 +4,15 @@
 //! A page is one transaction at either end, so a killed site resumes after the last page that it has. A page replaces
 //! what the copy had between its ends; so an old copy becomes the new one without being emptied before.
 
+use super::database::{Connection, DatabaseError};
 use super::transfers::{count, moment, pack, unpack};
 use super::tree::{Position, VolumeTree};
-use super::tree_rows::{id_at, name_at, node_at, signed, store};
+use super::tree_rows::{Script, id_at, name_at, node_at, signed, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::page::{Extent, Page, Reached};
 use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId, Origin};
 use renkei_core::wire::violation;
 use serde::{Deserialize, Serialize};
-use sqlx::{AnyConnection, Row as _};
 
 /// Records deleted in one transaction.
 const FORGOTTEN_AT_ONCE: i64 = 10_000;
@@ -70,9 +70,9 @@ impl VolumeTree {
 
     fn nodes_after(&self, id: i64, most: usize) -> Result<Vec<(NodeId, Node)>, Error> {
         let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask_shown(sql).bind(id).bind(count(most));
-            let rows = query.fetch_all(connection).await?;
+            let rows = query.rows(connection)?;
             let node = |row| {
                 let id = id_at(row, 0)?;
                 Ok(node_at(row, 1)?.map(|node| (id, node)))
@@ -89,9 +89,9 @@ impl VolumeTree {
     ) -> Result<Vec<(NodeId, Name, NodeId)>, Error> {
         let sql = "SELECT dir, name, node FROM tree_names WHERE volume = $1 AND (dir, name) > ($2, $3) \
             ORDER BY dir, name LIMIT $4";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let query = self.ask_shown(sql).bind(dir).bind(name).bind(count(most));
-            let rows = query.fetch_all(connection).await?;
+            let rows = query.rows(connection)?;
             rows.iter().map(|row| Ok((id_at(row, 0)?, name_at(row, 1)?, id_at(row, 2)?))).collect()
         })
     }
@@ -102,17 +102,17 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` for a page that does not follow.
     pub fn load(&self, origin: Origin, page: &Page) -> Result<(), Error> {
-        let begun = self.base.run("load", async {
-            let (mut work, position) = self.begin().await?;
-            let coming = self.coming(&mut work).await?;
+        let begun = self.run("load", || {
+            let (mut work, position) = self.begin()?;
+            let coming = self.coming(&mut work)?;
             Ok((work, position, coming))
         });
         let (mut work, position, coming) = begun?;
         let coming = follows(page, coming)?;
-        self.base.run("load", async {
-            self.take_place(&mut work, page).await?;
-            self.note_page(&mut work, origin, position, page, coming).await?;
-            work.commit().await
+        self.run("load", || {
+            self.take_place(&mut work, page)?;
+            self.note_page(&mut work, origin, position, page, coming)?;
+            work.commit()
         })?;
         // Its rows have no table statistics; they are collected after the last page.
         self.count_again(0, if page.next.is_none() { page.until } else { 0 })
@@ -120,49 +120,49 @@ impl VolumeTree {
 
     /// The cursor for the next page; none if no pages are being loaded.
     pub fn loading(&self) -> Result<Option<Reached>, Error> {
-        let coming = self.read("read", async |connection| self.coming(connection).await)?;
+        let coming = self.read("read", |connection| self.coming(connection))?;
         Ok(coming.map(|coming| coming.next))
     }
 
-    async fn coming(&self, work: &mut AnyConnection) -> Result<Option<Coming>, sqlx::Error> {
+    fn coming(&self, work: &mut Connection) -> Result<Option<Coming>, DatabaseError> {
         let sql = "SELECT coming FROM tree_volumes WHERE number = $1";
-        let row = self.ask(sql).fetch_one(work).await?;
-        row.try_get::<Option<Vec<u8>>, _>(0)?.map(|bytes| unpack(&bytes)).transpose()
+        let row = self.ask(sql).only(work)?;
+        row.get::<Option<&[u8]>>(0)?.map(unpack).transpose()
     }
 
     /// Replaces the rows in the range of a page.
-    async fn take_place(&self, work: &mut AnyConnection, page: &Page) -> Result<(), sqlx::Error> {
+    fn take_place(&self, work: &mut Connection, page: &Page) -> Result<(), DatabaseError> {
         match keys(page) {
             Keys::Nodes(before, last) => {
                 let sql = "DELETE FROM tree_nodes WHERE volume = $1 AND id > $2 AND id <= $3";
                 let query = self.ask_shown(sql).bind(before).bind(last);
-                query.execute(&mut *work).await?;
+                query.execute(work)?;
             }
             Keys::Names(before, last) => {
                 let sql = "DELETE FROM tree_names \
                     WHERE volume = $1 AND (dir, name) > ($2, $3) AND (dir, name) <= ($4, $5)";
                 let query = self.ask_shown(sql).bind(before.0).bind(before.1);
-                query.bind(last.0).bind(last.1).execute(&mut *work).await?;
+                query.bind(last.0).bind(last.1).execute(work)?;
             }
         }
         let nodes = page.nodes.iter().map(|(id, node)| (*id, Some(node.clone()))).collect();
         let spot = |dir: &NodeId, name: &Name| Dentry { dir: *dir, name: name.clone() };
         let names = page.names.iter().map(|(dir, name, id)| (spot(dir, name), Some(*id))).collect();
-        let mut script = self.script();
+        let mut script = Script::default();
         store(&mut script, self.shown(), Delta { nodes, names });
-        script.execute(work).await
+        script.execute(work)
     }
 
     /// Stores the cursor; after the last page, the position of the tree.
-    async fn note_page(
+    fn note_page(
         &self,
-        work: &mut AnyConnection,
+        work: &mut Connection,
         origin: Origin,
         position: Position,
         page: &Page,
         coming: Coming,
-    ) -> Result<(), sqlx::Error> {
-        let mut script = self.script();
+    ) -> Result<(), DatabaseError> {
+        let mut script = Script::default();
         let (position, noted) = match &page.next {
             Some(next) => {
                 let noted = pack(&Coming { next: next.clone(), ..coming });
@@ -175,10 +175,10 @@ impl VolumeTree {
             }
         };
         self.store_position(&mut script, &position);
-        script.execute(&mut *work).await?;
+        script.execute(work)?;
         let sql = "UPDATE tree_volumes SET whole = $2, coming = $3 WHERE number = $1";
         let query = self.ask(sql).bind(moment(position.whole)).bind(noted);
-        query.execute(work).await.map(drop)
+        query.execute(work).map(drop)
     }
 
     /// Trims the log up to `upto`; a follower without these records needs pages. Returns how many were deleted.
@@ -188,9 +188,9 @@ impl VolumeTree {
         let mut forgotten = 0;
         loop {
             // In batches, so that changes can come in between.
-            let part = self.write("trim", async |connection| {
+            let part = self.write("trim", |connection| {
                 let query = self.ask(sql).bind(moment(upto)).bind(FORGOTTEN_AT_ONCE);
-                Ok(query.execute(connection).await?.rows_affected())
+                query.execute(connection)
             })?;
             forgotten += part;
             if part == 0 {

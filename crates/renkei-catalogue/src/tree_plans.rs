@@ -4,10 +4,10 @@
 //! table statistics, as those of users.
 
 use super::Trees;
+use super::database::Connection;
 use super::tree::VolumeTree;
 use super::tree_rows::{BulkStatement, Scope};
 use renkei_config::home::Home;
-use sqlx::{AssertSqlSafe, Row as _};
 
 /// Prefixes of statements that may scan a volume, or whose tables have only a few rows.
 const MAY_READ_ALL: &[(&str, &str)] = &[
@@ -73,10 +73,11 @@ fn statements(code: &str, scope: Scope) -> Vec<String> {
 
 /// The query plan of a statement.
 fn plan(tree: &VolumeTree, statement: &str) -> Vec<String> {
-    let explained = tree.write("explain", async |connection| {
-        let sql = format!("EXPLAIN QUERY PLAN {statement}");
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(connection).await?;
-        rows.iter().map(|row| row.try_get::<String, _>(3)).collect::<Result<Vec<_>, _>>()
+    let explained = tree.write("explain", |connection| {
+        let Connection::Sqlite(connection) = connection else { panic!("{statement}") };
+        let mut explained = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}"))?;
+        let steps = explained.raw_query().mapped(|row| row.get::<_, String>(3));
+        Ok(steps.collect::<Result<Vec<_>, _>>()?)
     });
     explained.unwrap_or_else(|error| panic!("{statement}: {error}"))
 }

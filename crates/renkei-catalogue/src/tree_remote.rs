@@ -3,12 +3,12 @@
 //!
 //! The list is updated in the transactions that store records, so it is always complete. Non-goal: fetching.
 
+use super::database::{DatabaseError, Row, Value};
 use super::tree::{HeldReplica, VolumeTree};
 use super::tree_commit::stored;
-use super::tree_rows::{BulkStatement, Script, Value, count_at, id_at, name_at, number};
+use super::tree_rows::{BulkStatement, Script, count_at, id_at, name_at, number};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Delta, Dentry, Kind, Node, NodeId, Origin, Record};
-use sqlx::Row as _;
 use std::collections::{BTreeMap, HashMap};
 
 /// The home's own changes, which come from the plain tree.
@@ -91,18 +91,18 @@ impl VolumeTree {
     pub fn away(&self, after: u64, most: usize) -> Result<Vec<Away>, Error> {
         let sql = "SELECT node, version, origin, size FROM tree_away \
             WHERE volume = $1 AND version > $2 ORDER BY version LIMIT $3";
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             let query = self.ask(sql).bind(after.cast_signed()).bind(most);
-            query.fetch_all(connection).await?.iter().map(away_at).collect()
+            query.rows(connection)?.iter().map(away_at).collect()
         })
     }
 
     /// Whether a node is in the list of remote nodes.
     pub fn is_away(&self, id: NodeId) -> Result<bool, Error> {
         let sql = "SELECT node FROM tree_away WHERE volume = $1 AND node = $2";
-        self.read("read", async |connection| {
-            Ok(self.ask(sql).bind(id.0.cast_signed()).fetch_optional(connection).await?.is_some())
+        self.read("read", |connection| {
+            Ok(self.ask(sql).bind(id.0.cast_signed()).first(connection)?.is_some())
         })
     }
 
@@ -111,11 +111,11 @@ impl VolumeTree {
         // A hostile site may declare huge files: the sum might overflow an integer.
         let sql = "SELECT origin, COUNT(*), SUM(CAST(size AS DOUBLE PRECISION)) FROM tree_away \
             WHERE volume = $1 GROUP BY origin ORDER BY origin";
-        self.read("read", async |connection| {
-            let rows = self.ask(sql).fetch_all(connection).await?;
+        self.read("read", |connection| {
+            let rows = self.ask(sql).rows(connection)?;
             let told = |row| {
                 let origin = Origin(u16::try_from(count_at(row, 0)?).unwrap_or(u16::MAX));
-                Ok(AwayAt { origin, count: count_at(row, 1)?, bytes: row.try_get::<f64, _>(2)? as u64 })
+                Ok(AwayAt { origin, count: count_at(row, 1)?, bytes: row.get::<f64>(2)? as u64 })
             };
             rows.iter().map(told).collect()
         })
@@ -123,9 +123,9 @@ impl VolumeTree {
 
     /// Adds directories to the list that were removed from the plain tree while they had remote content.
     pub fn set_away(&self, away: &[Away]) -> Result<(), Error> {
-        let mut script = self.script();
+        let mut script = Script::default();
         script.add(&PUT_AWAY, self.scope, away.iter().map(row).collect());
-        self.base.run("write", self.writers.execute(script))
+        self.run("write", || script.run(&self.writers))
     }
 
     /// Removes nodes from the list that the plain tree has now, and sets the replica rows of the files.
@@ -134,18 +134,18 @@ impl VolumeTree {
         let upto =
             |held: &Option<HeldReplica>| stored(held.as_ref().map_or(i64::MAX as u64, |held| held.version));
         let rows = here.iter().map(|(id, held)| [number(*id), upto(held)]).collect();
-        let mut script = self.script();
+        let mut script = Script::default();
         self.put_held(&mut script, &held);
         script.add(&DROP_OLDER, self.scope, rows);
-        self.base.run("write", self.writers.execute(script))
+        self.run("write", || script.run(&self.writers))
     }
 
     /// All names of some nodes.
     pub fn names_of(&self, ids: &[NodeId]) -> Result<HashMap<NodeId, Vec<Dentry>>, Error> {
         let rows = ids.iter().map(|id| [number(*id)]).collect();
-        self.read("read", async |connection| {
+        self.read("read", |connection| {
             let mut found: HashMap<NodeId, Vec<Dentry>> = HashMap::new();
-            for row in FIND_NAMES_OF.fetch(connection, self.shown(), rows).await? {
+            for row in FIND_NAMES_OF.fetch(connection, self.shown(), rows)? {
                 let spot = Dentry { dir: id_at(&row, 1)?, name: name_at(&row, 2)? };
                 found.entry(id_at(&row, 0)?).or_default().push(spot);
             }
@@ -159,9 +159,9 @@ fn row(away: &Away) -> [Value; 4] {
     [number(away.id), stored(away.version), origin, stored(away.size)]
 }
 
-fn away_at(row: &sqlx::any::AnyRow) -> Result<Away, sqlx::Error> {
+fn away_at(row: &Row) -> Result<Away, DatabaseError> {
     let origin =
-        u16::try_from(row.try_get::<i64, _>(2)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        u16::try_from(row.get::<i64>(2)?).map_err(|error| DatabaseError::Invalid(error.to_string()))?;
     Ok(Away {
         id: id_at(row, 0)?,
         version: count_at(row, 1)?,

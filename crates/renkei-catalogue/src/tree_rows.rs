@@ -3,40 +3,14 @@
 //! A list of rows is split into parts of a few sizes, so that the database sees few different statements and keeps
 //! them prepared.
 
+use super::database::{Connection, DatabaseError, Pool, Query, Row, Value, Work, query};
 use super::transfers::{pack, unpack};
 use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId};
-use sqlx::any::{Any, AnyArguments, AnyRow};
-use sqlx::query::Query;
-use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// Rows in one statement, from the largest to the smallest part.
 const PARTS: [usize; 5] = [256, 64, 16, 4, 1];
-
-/// Largest number of values for which SQLite gets several statements in one call.
-const MOST_TOGETHER: usize = 64;
-
-/// A value of a row.
-#[derive(Clone, Debug)]
-pub(super) enum Value {
-    /// A text.
-    Text(String),
-    /// A number.
-    Number(i64),
-    /// Bytes.
-    Bytes(Vec<u8>),
-}
-
-/// A statement with its values.
-pub(super) type Bound<'q> = Query<'q, Any, AnyArguments>;
-
-fn bind(query: Bound<'_>, value: Value) -> Bound<'_> {
-    match value {
-        Value::Text(text) => query.bind(text),
-        Value::Number(number) => query.bind(number),
-        Value::Bytes(bytes) => query.bind(bytes),
-    }
-}
 
 /// A statement for many rows of one volume, whose number is `$1`.
 pub(super) struct BulkStatement {
@@ -83,90 +57,60 @@ impl BulkStatement {
     }
 
     /// Executes the statement for all rows, and returns the rows that it finds.
-    pub(super) async fn fetch<const N: usize>(
+    pub(super) fn fetch<const N: usize>(
         &self,
-        work: &mut AnyConnection,
+        work: &mut Connection,
         scope: Scope,
         rows: Vec<[Value; N]>,
-    ) -> Result<Vec<AnyRow>, sqlx::Error> {
-        let mut script = Script::new(scope);
+    ) -> Result<Vec<Row>, DatabaseError> {
+        let mut script = Script::default();
         script.add(self, scope, rows);
-        script.fetch(work).await
+        script.fetch(work)
     }
 }
 
 /// A list of statements that are executed in order.
-///
-/// SQLite runs on a thread of its own, and waking that costs more than a short statement; so short statements are
-/// joined into one call. A server keeps only single statements prepared.
 #[derive(Default)]
-pub(super) struct Script {
-    is_sqlite: bool,
-    steps: Vec<(String, Vec<Value>)>,
-}
+pub(super) struct Script(Vec<Query<'static>>);
 
 impl Script {
-    /// An empty script for the database of this volume.
-    pub(super) fn new(scope: Scope) -> Self {
-        Script { is_sqlite: scope.is_sqlite, steps: Vec::new() }
-    }
-
-    /// Whether the script has no statements.
-    pub(super) fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
-
     /// Adds a statement for all rows, in parts.
     pub(super) fn add<const N: usize>(&mut self, many: &BulkStatement, scope: Scope, rows: Vec<[Value; N]>) {
         for part in parts(rows) {
-            let sql = many.sql(part.len(), scope);
             let volume = (!scope.is_sqlite).then_some(Value::Number(scope.volume));
-            self.steps.push((sql, volume.into_iter().chain(part.into_iter().flatten()).collect()));
+            let query = query(many.sql(part.len(), scope));
+            self.0.push(query.bind_all(volume.into_iter().chain(part.into_iter().flatten())));
         }
     }
 
-    /// Puts a statement without values in front.
-    pub(super) fn after(mut self, sql: &str) -> Self {
-        self.steps.insert(0, (sql.into(), Vec::new()));
-        self
+    /// Begins a transaction with these statements; returns the rows that they find.
+    pub(super) fn begin(self, pool: &Arc<Pool>) -> Result<(Work, Vec<Row>), DatabaseError> {
+        let mut work = pool.begin()?;
+        let found = self.fetch(&mut work)?;
+        Ok((work, found))
     }
 
-    /// Appends a statement without values.
-    pub(super) fn before(mut self, sql: &str) -> Self {
-        self.steps.push((sql.into(), Vec::new()));
-        self
+    /// Executes all statements at the end of a transaction.
+    pub(super) fn commit(self, mut work: Work) -> Result<(), DatabaseError> {
+        self.execute(&mut work)?;
+        work.commit()
     }
 
-    fn queries(mut self) -> impl Iterator<Item = Bound<'static>> {
-        let values: usize = self.steps.iter().map(|(_, values)| values.len()).sum();
-        if self.is_sqlite && values <= MOST_TOGETHER {
-            let together = |mut all: (String, Vec<Value>), (sql, values): (String, Vec<Value>)| {
-                all.0 += "; ";
-                all.0 += &sql;
-                all.1.extend(values);
-                all
-            };
-            self.steps = self.steps.into_iter().reduce(together).into_iter().collect();
-        }
-        let query = |(sql, values): (String, Vec<Value>)| {
-            values.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), bind)
-        };
-        self.steps.into_iter().map(query)
+    /// Executes all statements in a transaction of their own.
+    pub(super) fn run(self, pool: &Arc<Pool>) -> Result<(), DatabaseError> {
+        if self.0.is_empty() { Ok(()) } else { self.commit(pool.begin()?) }
     }
 
     /// Executes all statements.
-    pub(super) async fn execute(self, work: &mut AnyConnection) -> Result<(), sqlx::Error> {
-        for query in self.queries() {
-            query.execute(&mut *work).await?;
-        }
-        Ok(())
+    pub(super) fn execute(self, work: &mut Connection) -> Result<(), DatabaseError> {
+        self.0.iter().try_for_each(|query| query.execute(work).map(drop))
     }
 
-    /// Executes all statements, and returns the rows that they find.
-    pub(super) async fn fetch(self, work: &mut AnyConnection) -> Result<Vec<AnyRow>, sqlx::Error> {
+    /// Executes all statements; returns the rows that they find.
+    pub(super) fn fetch(self, work: &mut Connection) -> Result<Vec<Row>, DatabaseError> {
         let mut found = Vec::new();
-        for query in self.queries() {
-            found.extend(query.fetch_all(&mut *work).await?);
+        for query in self.0 {
+            found.extend(query.rows(work)?);
         }
         Ok(found)
     }
@@ -244,13 +188,13 @@ pub(super) fn number(id: NodeId) -> Value {
 }
 
 /// A node number in a row.
-pub(super) fn id_at(row: &AnyRow, column: usize) -> Result<NodeId, sqlx::Error> {
-    Ok(NodeId(row.try_get::<i64, _>(column)?.cast_unsigned()))
+pub(super) fn id_at(row: &Row, column: usize) -> Result<NodeId, DatabaseError> {
+    Ok(NodeId(row.get::<i64>(column)?.cast_unsigned()))
 }
 
 /// A name in a row.
-pub(super) fn name_at(row: &AnyRow, column: usize) -> Result<Name, sqlx::Error> {
-    Ok(Name(row.try_get(column)?))
+pub(super) fn name_at(row: &Row, column: usize) -> Result<Name, DatabaseError> {
+    Ok(Name(row.get(column)?))
 }
 
 /// The key of a name as values.
@@ -259,16 +203,16 @@ pub(super) fn by_name(at: &Dentry) -> [Value; 2] {
 }
 
 /// The key of a name in a row.
-pub(super) fn spot_at(row: &AnyRow, column: usize) -> Result<Dentry, sqlx::Error> {
+pub(super) fn spot_at(row: &Row, column: usize) -> Result<Dentry, DatabaseError> {
     Ok(Dentry { dir: id_at(row, column)?, name: name_at(row, column + 1)? })
 }
 
 /// A node in a row; none for NULL.
-pub(super) fn node_at(row: &AnyRow, column: usize) -> Result<Option<Node>, sqlx::Error> {
-    row.try_get::<Option<Vec<u8>>, _>(column)?.map(|bytes| unpack(&bytes)).transpose()
+pub(super) fn node_at(row: &Row, column: usize) -> Result<Option<Node>, DatabaseError> {
+    row.get::<Option<&[u8]>>(column)?.map(unpack).transpose()
 }
 
 /// A count in a row.
-pub(super) fn count_at(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
-    Ok(row.try_get::<i64, _>(column)?.unsigned_abs())
+pub(super) fn count_at(row: &Row, column: usize) -> Result<u64, DatabaseError> {
+    Ok(row.get::<i64>(column)?.unsigned_abs())
 }

@@ -4,14 +4,14 @@
 //! stored there while the old copy is read. When the shadow is complete, one small transaction makes it the visible
 //! tree. What this site keeps beside the tree, such as replica rows, stays: nodes have the same numbers in both.
 
+use super::database::query;
 use super::transfers::moment;
 use super::tree::{Position, Tail, VolumeTree, position_at};
-use super::tree_rows::Scope;
+use super::tree_rows::{Scope, Script};
 use super::trees::{beside, number};
 use renkei_core::error::Error;
 use renkei_core::namespace::Origin;
 use renkei_core::wire::violation;
-use sqlx::{AssertSqlSafe, Row as _};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Rows removed in one transaction.
@@ -24,13 +24,12 @@ impl VolumeTree {
     /// `CatalogueFailed`.
     pub fn late_copy(&self) -> Result<VolumeTree, Error> {
         let id = beside(self.id);
-        let (volume, shown) = self.base.run("open", number(&self.writers, id))?;
+        let (volume, shown) = self.run("open", || number(&self.writers, id))?;
         let late = VolumeTree {
-            base: self.base.clone(),
+            database: self.database.clone(),
             id,
             scope: Scope { volume, ..self.scope },
             shown: AtomicI64::new(shown),
-            is_beside: true,
             writers: self.writers.clone(),
             readers: self.readers.clone(),
             tail: Tail::default(),
@@ -44,9 +43,9 @@ impl VolumeTree {
     /// `CatalogueFailed`.
     pub fn has_late_copy(&self) -> Result<bool, Error> {
         let sql = "SELECT number FROM tree_volumes WHERE id = $1";
-        self.read("read", async |connection| {
-            let query = sqlx::query(sql).bind(beside(self.id).to_vec());
-            Ok(query.fetch_optional(connection).await?.is_some())
+        self.read("read", |connection| {
+            let query = query(sql).bind(beside(self.id).to_vec());
+            Ok(query.first(connection)?.is_some())
         })
     }
 
@@ -55,9 +54,9 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`; `ProtocolViolation` if the copy is not whole.
     pub fn show_late(&self, origin: Origin, late: &VolumeTree) -> Result<(), Error> {
-        let begun = self.base.run("show", async {
-            let (mut work, before) = self.begin().await?;
-            let new = position_at(&late.lock().fetch(&mut work).await?)?;
+        let begun = self.run("show", || {
+            let (mut work, before) = self.begin()?;
+            let new = position_at(&late.lock().fetch(&mut work)?)?;
             Ok((work, before, new))
         });
         let (mut work, before, new) = begun?;
@@ -65,16 +64,16 @@ impl VolumeTree {
             return Err(violation("volume", "a copy that is not whole"));
         }
         let (position, shown) = (joined(before, new), late.shown().volume);
-        self.base.run("show", async {
+        self.run("show", || {
             let sql = "UPDATE tree_volumes SET shown = $2, whole = $3, coming = NULL WHERE number = $1";
-            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut *work).await?;
-            let mut script = self.script();
+            self.ask(sql).bind(shown).bind(moment(position.whole)).execute(&mut work)?;
+            let mut script = Script::default();
             self.forget_pending(&mut script, position.taken.get(&origin).copied().unwrap_or(0));
             self.store_position(&mut script, &position);
-            script.execute(&mut work).await?;
-            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut *work).await?;
-            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut *work).await?;
-            work.commit().await
+            script.execute(&mut work)?;
+            late.ask("UPDATE tree_volumes SET id = NULL WHERE number = $1").execute(&mut work)?;
+            late.ask("DELETE FROM tree_origins WHERE volume = $1").execute(&mut work)?;
+            work.commit()
         })?;
         self.shown.store(shown, Ordering::Release);
         self.count_again(0, position.seq)
@@ -98,9 +97,9 @@ impl VolumeTree {
         let sql = "SELECT number FROM tree_volumes \
             WHERE (id IS NULL OR (shown IS NOT NULL AND shown <> number)) \
             AND number NOT IN (SELECT COALESCE(shown, number) FROM tree_volumes WHERE id IS NOT NULL)";
-        self.read("read", async |connection| {
-            let rows = sqlx::query(sql).fetch_all(connection).await?;
-            rows.iter().map(|row| row.try_get(0)).collect()
+        self.read("read", |connection| {
+            let rows = query(sql).rows(connection)?;
+            rows.iter().map(|row| row.get(0)).collect()
         })
     }
 
@@ -112,16 +111,12 @@ impl VolumeTree {
              (SELECT {key} FROM tree_{table} WHERE volume = $1 ORDER BY {key} LIMIT 1 OFFSET {REMOVED_AT_ONCE})"
         );
         let rest = format!("DELETE FROM tree_{table} WHERE volume = $1");
-        self.write("remove", async |connection| {
-            let some = sqlx::query(AssertSqlSafe(some))
-                .bind(number)
-                .execute(&mut *connection)
-                .await?
-                .rows_affected();
+        self.write("remove", |connection| {
+            let some = query(some).bind(number).execute(connection)?;
             if some > 0 {
                 return Ok(some);
             }
-            sqlx::query(AssertSqlSafe(rest)).bind(number).execute(connection).await?;
+            query(rest).bind(number).execute(connection)?;
             Ok(0)
         })
     }

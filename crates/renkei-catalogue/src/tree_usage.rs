@@ -3,13 +3,12 @@
 //!
 //! A follower's copy has no counts: its home counts.
 
+use super::database::{Connection, DatabaseError, Row, Value};
 use super::transfers::count;
 use super::tree::VolumeTree;
-use super::tree_rows::{BulkStatement, Script, Value, count_at, id_at, node_at, signed};
+use super::tree_rows::{BulkStatement, Script, count_at, id_at, node_at, signed};
 use renkei_core::error::Error;
 use renkei_core::namespace::quota::{ByOwner, Difference, Use, weight};
-use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row as _};
 use std::collections::BTreeMap;
 
 /// Nodes read at once for a recount.
@@ -35,17 +34,17 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn usage(&self) -> Result<ByOwner, Error> {
-        self.read("count", async |connection| self.usage_in(connection).await)
+        self.read("count", |connection| self.usage_in(connection))
     }
 
-    async fn usage_in(&self, connection: &mut AnyConnection) -> Result<ByOwner, sqlx::Error> {
+    fn usage_in(&self, connection: &mut Connection) -> Result<ByOwner, DatabaseError> {
         let sql =
             "SELECT owner, files, bytes FROM tree_usage WHERE volume = $1 AND (files <> 0 OR bytes <> 0)";
-        let rows = self.ask(sql).fetch_all(connection).await?;
-        let row = |row: &AnyRow| {
-            let owner: Vec<u8> = row.try_get(0)?;
+        let rows = self.ask(sql).rows(connection)?;
+        let row = |row: &Row| {
+            let owner: &[u8] = row.get(0)?;
             let of = Use { files: count_at(row, 1)?, bytes: count_at(row, 2)? };
-            Ok((String::from_utf8_lossy(&owner).into_owned(), of))
+            Ok((String::from_utf8_lossy(owner).into_owned(), of))
         };
         rows.iter().map(row).collect()
     }
@@ -63,28 +62,28 @@ impl VolumeTree {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn recount(&self) -> Result<bool, Error> {
-        self.base.run("count", async {
-            let (mut work, _) = self.begin().await?;
-            let known = self.usage_in(&mut work).await?;
-            let counted = self.count_nodes(&mut work).await?;
+        self.run("count", || {
+            let (mut work, _) = self.begin()?;
+            let known = self.usage_in(&mut work)?;
+            let counted = self.count_nodes(&mut work)?;
             if counted == known {
                 return Ok(false);
             }
-            self.ask("DELETE FROM tree_usage WHERE volume = $1").execute(&mut *work).await?;
+            self.ask("DELETE FROM tree_usage WHERE volume = $1").execute(&mut work)?;
             let all = counted.into_iter().map(|(owner, of)| (owner, Difference::from(of))).collect();
-            let mut script = self.script();
+            let mut script = Script::default();
             self.add_usage(&mut script, all);
-            work.commit_with(script).await?;
+            script.commit(work)?;
             Ok(true)
         })
     }
 
-    async fn count_nodes(&self, work: &mut AnyConnection) -> Result<ByOwner, sqlx::Error> {
+    fn count_nodes(&self, work: &mut Connection) -> Result<ByOwner, DatabaseError> {
         let sql = "SELECT id, node FROM tree_nodes WHERE volume = $1 AND id > $2 ORDER BY id LIMIT $3";
         let (mut counted, mut last) = (ByOwner::new(), i64::MIN);
         loop {
             let query = self.ask_shown(sql).bind(last).bind(count(PAGE));
-            let rows = query.fetch_all(&mut *work).await?;
+            let rows = query.rows(work)?;
             for row in &rows {
                 let id = id_at(row, 0)?;
                 last = signed(id);

@@ -2,12 +2,11 @@
 //!
 //! A row is inserted in the transaction that stores the end, so that no end is lost (outbox).
 
+use super::database::{DatabaseError, Row, query};
 use super::transfers::{count, id_at, moment};
 use super::{Catalogue, hex_id};
 use renkei_core::error::Error;
 use renkei_core::wire::message::TransferId;
-use sqlx::Row as _;
-use sqlx::any::AnyRow;
 
 /// A pending notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +26,8 @@ impl Catalogue {
     pub fn notices(&self, now_ms: u64, limit: usize) -> Result<Vec<Webhook>, Error> {
         let sql = "SELECT n.transfer, t.notify, n.since, n.failures FROM notice n \
             JOIN transfer t ON t.id = n.transfer WHERE n.due <= $1 ORDER BY n.due LIMIT $2";
-        self.run("read", async {
-            let rows = sqlx::query(sql).bind(moment(now_ms)).bind(count(limit)).fetch_all(&self.pool).await?;
+        self.lend("read", |connection| {
+            let rows = query(sql).bind(moment(now_ms)).bind(count(limit)).rows(connection)?;
             rows.iter().map(read).collect()
         })
     }
@@ -37,24 +36,24 @@ impl Catalogue {
     /// of the same transfer is not changed.
     pub fn put_off(&self, notice: &Webhook, next_ms: Option<u64>) -> Result<(), Error> {
         let (id, since) = (hex_id(&notice.id), moment(notice.since_ms));
-        self.run("write", async {
+        self.lend("write", |connection| {
             let query = match next_ms {
                 Some(next) => {
                     let sql = "UPDATE notice SET failures = failures + 1, due = $1 WHERE transfer = $2 AND since = $3";
-                    sqlx::query(sql).bind(moment(next))
+                    query(sql).bind(moment(next))
                 }
-                None => sqlx::query("DELETE FROM notice WHERE transfer = $1 AND since = $2"),
+                None => query("DELETE FROM notice WHERE transfer = $1 AND since = $2"),
             };
-            query.bind(id).bind(since).execute(&self.pool).await.map(drop)
+            query.bind(id).bind(since).execute(connection).map(drop)
         })
     }
 }
 
-fn read(row: &AnyRow) -> Result<Webhook, sqlx::Error> {
+fn read(row: &Row) -> Result<Webhook, DatabaseError> {
     Ok(Webhook {
         id: id_at(row, 0)?,
-        address: row.try_get(1)?,
-        since_ms: row.try_get::<i64, _>(2)?.unsigned_abs(),
-        failures: u32::try_from(row.try_get::<i64, _>(3)?).unwrap_or(u32::MAX),
+        address: row.get(1)?,
+        since_ms: row.get::<i64>(2)?.unsigned_abs(),
+        failures: u32::try_from(row.get::<i64>(3)?).unwrap_or(u32::MAX),
     })
 }

@@ -277,7 +277,7 @@ fn tables_mb(server: &str) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut connection =
-            <sqlx::AnyConnection as sqlx::Connection>::connect(server).await.expect("it answers");
+            <sqlx::PgConnection as sqlx::Connection>::connect(server).await.expect("it answers");
         let row = sqlx::query(sizes).fetch_one(&mut connection).await.expect("it answers");
         sqlx::Row::get::<i64, _>(&row, 0) as f64 / 1e6
     })

@@ -1,192 +1,340 @@
-//! Connection pools for the databases of volumes, and the transactions on them.
-//!
-//! Free connections are kept here and not in the pool of sqlx, which tests each connection when it is taken and
-//! returned. A transaction begins and ends with the statements of its first and last script: each call of SQLite
-//! wakes another thread and waits for it, which costs more than the statement itself.
+//! Connection pools, and the transactions on their connections.
 
-use super::tree_rows::Script;
-use super::trees::Database;
-use sqlx::any::AnyRow;
-use sqlx::pool::PoolConnection;
-use sqlx::{Any, AnyConnection, AnyPool, Executor as _};
+use super::postgres::Server;
+use super::query::Connection;
+use super::sqlite::File;
+use super::value::DatabaseError;
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-const BEGIN: &str = "BEGIN";
-
-/// A pool of connections of one kind.
-pub(super) struct Connections {
-    base: Arc<Database>,
-    pool: AnyPool,
-    /// Permits: one for each connection in use.
-    lent: Arc<Semaphore>,
-    free: Mutex<Vec<PoolConnection<Any>>>,
-    /// Whether free connections are kept here.
-    keeps: bool,
+/// The database to which a pool connects.
+pub(crate) enum Source {
+    /// A file of SQLite. Free connections are kept.
+    File(File),
+    /// A server. Free connections are kept in this pool, too.
+    Server(Arc<Server>),
+    /// A server. Free connections go back to the driver's pool, which tests each one before it is used: a server may
+    /// restart.
+    Tested(Arc<Server>),
 }
 
-impl Drop for Connections {
-    fn drop(&mut self) {
-        let _within = self.base.enter();
-        self.free().clear();
-    }
+/// A pool of connections to one database.
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    most: usize,
+    source: Source,
 }
 
-impl Connections {
-    /// At most `most` connections of a pool.
-    pub(super) fn of(base: &Arc<Database>, pool: AnyPool, most: u32, keeps: bool) -> Arc<Self> {
-        let (lent, free) = (Arc::new(Semaphore::new(most as usize)), Mutex::default());
-        Arc::new(Connections { base: base.clone(), pool, lent, free, keeps })
+/// Threads get connections in the order in which they asked.
+#[derive(Default)]
+struct State {
+    free: Vec<Connection>,
+    lent: usize,
+    is_closed: bool,
+    waiting: VecDeque<Arc<Condvar>>,
+    /// The number of threads that have waited, and of those that were called.
+    asked: u64,
+    called: u64,
+    /// A thread that closes the pool waits for the connections in use.
+    closing: Arc<Condvar>,
+}
+
+impl Pool {
+    /// A pool of at most `most` connections.
+    pub(crate) fn new(source: Source, most: u32) -> Arc<Self> {
+        Arc::new(Pool { state: Mutex::default(), most: most as usize, source })
     }
 
-    /// The underlying pool.
-    pub(super) fn pool(&self) -> &AnyPool {
-        &self.pool
-    }
-
-    /// Runs some work on a connection, outside of a transaction. After an error the connection goes back to the pool,
-    /// which tests it.
-    pub(super) async fn lend<T>(
-        &self,
-        work: impl AsyncFnOnce(&mut AnyConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, sqlx::Error> {
-        let _one = self.lent.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        let mut connection = self.take().await?;
-        let result = work(&mut connection).await;
-        if result.is_ok() {
-            self.put(connection);
+    /// Runs some work on a connection, outside of a transaction.
+    pub(crate) fn lend<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Connection) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        let mut lent = self.take()?;
+        let result = work(lent.connection());
+        if result.is_err() {
+            lent.close();
         }
         result
     }
 
-    /// Begins a transaction with a script; returns the rows that it finds.
-    pub(super) async fn begin(self: &Arc<Self>, script: Script) -> Result<(Work, Vec<AnyRow>), sqlx::Error> {
-        let mut work = self.work().await?;
-        let found = script.after(BEGIN).fetch(&mut work).await?;
-        Ok((work, found))
-    }
-
-    /// Executes a script in a transaction of its own, unless it is empty.
-    pub(super) async fn execute(self: &Arc<Self>, script: Script) -> Result<(), sqlx::Error> {
-        if script.is_empty() {
-            return Ok(());
-        }
-        self.work().await?.commit_with(script.after(BEGIN)).await
-    }
-
-    /// Takes a connection for a transaction.
-    async fn work(self: &Arc<Self>) -> Result<Work, sqlx::Error> {
-        let one = self.lent.clone().acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        Ok(Work(Some(Begun { connection: self.take().await?, of: self.clone(), _one: one })))
-    }
-
-    async fn take(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
-        let free = self.free().pop();
-        match free {
-            Some(connection) => Ok(connection),
-            None => self.connect().await,
+    /// Begins a transaction.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<Work, DatabaseError> {
+        let mut lent = self.take()?;
+        match lent.connection().run("BEGIN") {
+            Ok(()) => Ok(Work { lent, is_open: true }),
+            Err(error) => {
+                lent.close();
+                Err(error)
+            }
         }
     }
 
-    fn put(&self, connection: PoolConnection<Any>) {
-        let mut free = self.free();
-        if self.keeps && !self.lent.is_closed() {
-            free.push(connection);
+    /// Closes all connections when they are not in use any more; later calls fail.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.waiting.drain(..).for_each(|turn| turn.notify_one());
+        let closing = state.closing.clone();
+        while state.lent > 0 {
+            state = closing.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.free.clear();
+    }
+
+    fn take(self: &Arc<Self>) -> Result<Lent, DatabaseError> {
+        let free = self.wait_for_turn()?;
+        let mut lent = Lent { pool: self.clone(), connection: free };
+        if lent.connection.is_none() {
+            lent.connection = Some(self.connect()?);
+        }
+        Ok(lent)
+    }
+
+    /// Waits until fewer than `most` connections are in use; returns a free one, if there is one.
+    fn wait_for_turn(&self) -> Result<Option<Connection>, DatabaseError> {
+        let mut state = self.state();
+        if state.lent < self.most {
+            state.lent += 1;
+        } else {
+            let turn = Arc::new(Condvar::new());
+            state.waiting.push_back(turn.clone());
+            state.asked += 1;
+            let number = state.asked;
+            while state.called < number && !state.is_closed {
+                state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.called < number {
+                return Err(DatabaseError::Closed);
+            }
+        }
+        if !state.is_closed {
+            return Ok(state.free.pop());
+        }
+        drop(state);
+        self.give_back(None);
+        Err(DatabaseError::Closed)
+    }
+
+    fn connect(&self) -> Result<Connection, DatabaseError> {
+        match &self.source {
+            Source::File(file) => file.connect().map(Connection::Sqlite),
+            Source::Server(server) | Source::Tested(server) => server.connect().map(Connection::Server),
         }
     }
 
-    /// Connects on a thread of the runtime: the calling thread may have the rights of another account, and the thread
-    /// of an SQLite connection inherits the rights of the thread that created it.
-    async fn connect(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
-        let pool = self.pool.clone();
-        let connecting = self.base.runtime().spawn(async move { pool.acquire().await });
-        connecting.await.map_err(|_| sqlx::Error::PoolClosed)?
+    /// Takes a connection back, if it can be used again, and lets the next thread have its turn.
+    fn give_back(&self, connection: Option<Connection>) {
+        let is_kept = !matches!(self.source, Source::Tested(_));
+        let mut state = self.state();
+        let is_closed = state.is_closed;
+        // A connection that is closed here is closed before it counts as returned.
+        let connection = connection.filter(|_| is_kept && !is_closed);
+        state.free.extend(connection);
+        match state.waiting.pop_front() {
+            Some(turn) => {
+                state.called += 1;
+                turn.notify_one();
+            }
+            None => state.lent -= 1,
+        }
+        if is_closed {
+            state.closing.notify_all();
+        }
     }
 
-    /// Closes all connections; later calls fail.
-    pub(super) async fn close(&self) {
-        self.lent.close();
-        self.free().clear();
-        self.pool.close().await;
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<PoolConnection<Any>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A transaction with its connection; it is rolled back on drop unless committed.
-pub(super) struct Work(Option<Begun>);
+/// A connection in use.
+struct Lent {
+    pool: Arc<Pool>,
+    connection: Option<Connection>,
+}
 
-struct Begun {
-    connection: PoolConnection<Any>,
-    of: Arc<Connections>,
-    _one: OwnedSemaphorePermit,
+impl Lent {
+    fn connection(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("it is there until it is closed")
+    }
+
+    fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.close();
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.pool.give_back(self.connection.take());
+    }
+}
+
+/// A transaction with its connection; it is rolled back on drop unless it was committed.
+pub(crate) struct Work {
+    lent: Lent,
+    is_open: bool,
 }
 
 impl Work {
-    /// Commits.
-    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
-        self.commit_with(Script::default()).await
-    }
-
-    /// Executes a script and commits.
-    pub(super) async fn commit_with(mut self, script: Script) -> Result<(), sqlx::Error> {
-        script.before("COMMIT").execute(&mut self).await?;
-        if let Some(Begun { connection, of, _one }) = self.0.take() {
-            of.put(connection);
+    /// Commits. After a failure, as on a full disk, it is not known whether the transaction is still open; later
+    /// statements would be part of it and be lost with it. So the connection is closed.
+    pub(crate) fn commit(mut self) -> Result<(), DatabaseError> {
+        self.is_open = false;
+        let committed = self.lent.connection().run("COMMIT");
+        if committed.is_err() {
+            self.lent.close();
         }
-        Ok(())
+        committed
     }
 }
 
 impl Deref for Work {
-    type Target = AnyConnection;
+    type Target = Connection;
 
-    fn deref(&self) -> &AnyConnection {
-        &self.0.as_ref().expect("it is there until the transaction ends").connection
+    fn deref(&self) -> &Connection {
+        self.lent.connection.as_ref().expect("it is there until the transaction ends")
     }
 }
 
 impl DerefMut for Work {
-    fn deref_mut(&mut self) -> &mut AnyConnection {
-        &mut self.0.as_mut().expect("it is there until the transaction ends").connection
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.lent.connection()
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        let Some(begun) = self.0.take() else { return };
-        let base = begun.of.base.clone();
-        base.runtime().spawn(async move {
-            // The permit is kept meanwhile, so the connection is not used before the rollback.
-            let Begun { mut connection, of, _one } = begun;
-            match connection.execute("ROLLBACK").await {
-                Ok(_) => of.put(connection),
-                Err(_) => connection.close_on_drop(),
-            }
-        });
+        if !self.is_open {
+            return;
+        }
+        let connection = self.lent.connection();
+        if connection.run("ROLLBACK").is_err() || !connection.is_idle() {
+            self.lent.close();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trees;
-    use renkei_config::home::Home;
+    use super::*;
+    use crate::database::{Opener, create_private, query};
+    use std::path::Path;
+    use std::sync::mpsc::channel;
+    use std::thread::scope;
+    use std::time::Duration;
+
+    fn pool(folder: &Path, most: u32) -> Arc<Pool> {
+        let path = folder.join("state/db");
+        create_private(&path).unwrap();
+        let file = File::new(&Opener::start().unwrap(), &path, "PRAGMA journal_mode = WAL".into());
+        let pool = Pool::new(Source::File(file), most);
+        pool.lend(|connection| connection.run("CREATE TABLE t (n BIGINT)")).unwrap();
+        pool
+    }
+
+    fn add(pool: &Arc<Pool>, number: i64) -> Result<(), DatabaseError> {
+        pool.lend(|connection| query("INSERT INTO t VALUES ($1)").bind(number).execute(connection).map(drop))
+    }
+
+    fn numbers(pool: &Arc<Pool>) -> Vec<i64> {
+        let rows = pool.lend(|connection| query("SELECT n FROM t ORDER BY rowid").rows(connection)).unwrap();
+        rows.iter().map(|row| row.get(0).unwrap()).collect()
+    }
 
     #[test]
-    fn what_was_not_committed_is_taken_back_before_somebody_else_gets_the_connection() {
+    fn a_transaction_that_is_dropped_is_rolled_back_before_the_next_thread_gets_the_connection() {
         let folder = tempfile::tempdir().unwrap();
-        let home = Home::at(folder.path());
-        let tree = Trees::open("", &home).unwrap().tree([1; 16]).unwrap();
-        for round in 0..50 {
-            let mut script = tree.script();
-            tree.put_note(&mut script, "lost", vec![round]);
-            let (work, _) = tree.base.run("begin", tree.writers.begin(script)).unwrap();
+        let pool = pool(folder.path(), 1);
+        for number in 0..50 {
+            let mut work = pool.begin().unwrap();
+            query("INSERT INTO t VALUES (-1)").execute(&mut work).unwrap();
             drop(work);
-            tree.set_note("kept", &[round]).unwrap();
-            assert_eq!((tree.note("lost").unwrap(), tree.note("kept").unwrap()), (None, Some(vec![round])));
+            add(&pool, number).unwrap();
         }
+        assert_eq!(numbers(&pool), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_connection_that_failed_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = pool(folder.path(), 1);
+        let mut work = pool.begin().unwrap();
+        assert!(query("INSERT INTO nothing VALUES (1)").execute(&mut work).is_err());
+        drop(work);
+        assert!(pool.lend(|connection| connection.run("BEGIN; nonsense")).is_err());
+        assert!(query("SELECT $2").bind(1).rows(&mut pool.begin().unwrap()).is_err(), "a value is missing");
+        add(&pool, 7).unwrap();
+        assert_eq!(numbers(&pool), [7]);
+    }
+
+    #[test]
+    fn threads_get_their_turn_in_the_order_in_which_they_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = pool(folder.path(), 1);
+        scope(|scope| {
+            let work = pool.begin().unwrap();
+            for number in 0..8 {
+                let of_thread = pool.clone();
+                scope.spawn(move || add(&of_thread, number).unwrap());
+                while pool.state().asked < u64::try_from(number).unwrap() + 1 {
+                    std::thread::yield_now();
+                }
+            }
+            work.commit().unwrap();
+        });
+        assert_eq!(numbers(&pool), (0..8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_pool_is_closed_when_no_connection_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = pool(folder.path(), 1);
+        let (sender, closed) = channel();
+        scope(|scope| {
+            let work = pool.begin().unwrap();
+            let waits = scope.spawn(|| add(&pool, 1));
+            while pool.state().waiting.is_empty() {
+                std::thread::yield_now();
+            }
+            scope.spawn(|| {
+                pool.close();
+                sender.send(()).unwrap();
+            });
+            assert!(matches!(waits.join().unwrap(), Err(DatabaseError::Closed)));
+            assert!(closed.try_recv().is_err(), "a connection is in use");
+            drop(work);
+            closed.recv_timeout(Duration::from_secs(60)).unwrap();
+        });
+        assert!(matches!(add(&pool, 2), Err(DatabaseError::Closed)));
+    }
+
+    #[test]
+    fn a_thread_with_the_rights_of_another_account_gets_connections() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let pool = pool(folder.path(), 4);
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        let as_nobody = || {
+            rustix::thread::set_thread_res_uid(
+                rustix::process::Uid::ROOT,
+                nobody,
+                rustix::process::Uid::ROOT,
+            )
+            .unwrap();
+            assert!(std::fs::File::open(folder.path().join("state/db")).is_err());
+            let begun: Vec<Work> = (0..3).map(|_| pool.begin().unwrap()).collect();
+            add(&pool, 1).unwrap();
+            begun
+                .into_iter()
+                .for_each(|mut work| query("SELECT n FROM t").rows(&mut work).map(drop).unwrap());
+        };
+        scope(|scope| scope.spawn(as_nobody).join().unwrap());
+        assert_eq!(numbers(&pool), [1]);
     }
 }

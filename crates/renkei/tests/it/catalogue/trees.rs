@@ -48,13 +48,14 @@ impl Place {
 
     /// Executes statements behind the back of whoever has the tree open.
     fn meddle(&self, statements: &[&'static str]) {
-        let url = match self.named.is_empty() {
-            true => format!("sqlite://{}", self.file(VOLUME).display()),
-            false => self.named.clone(),
-        };
+        if self.named.is_empty() {
+            let connection = rusqlite::Connection::open(self.file(VOLUME)).unwrap();
+            return statements.iter().for_each(|statement| connection.execute_batch(statement).unwrap());
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut connection = <sqlx::AnyConnection as sqlx::Connection>::connect(&url).await.unwrap();
+            let connected = <sqlx::PgConnection as sqlx::Connection>::connect(&self.named);
+            let mut connection = connected.await.unwrap();
             for statement in statements {
                 sqlx::query(*statement).execute(&mut connection).await.unwrap();
             }
