@@ -15,7 +15,7 @@ use renkei_store::passwd::group_name;
 use renkei_store::scoped::ScopedStore;
 use renkei_volume::VolumeConfig;
 use renkei_volume::follower::outbox::Outbox;
-use renkei_volume::follower::view::Writer;
+use renkei_volume::follower::plain_file::Writer;
 use renkei_volume::grant::folders;
 use renkei_volume::volume_config::unknown;
 use std::sync::Arc;

@@ -7,9 +7,10 @@
 //! moved; recovery finds an interruption in the log.
 
 use super::limbo::{Back, Fates};
-use super::move_plan::{Found, Item, MovePlan, Moved, Of, find, look};
-use super::outbox::{Outbox, WriteTxn};
-use super::write_ops::{if_there, of_plain_dir};
+use super::move_plan::{MovePlan, Moved, find, look};
+use super::outbox::Outbox;
+use super::plain_file::{Found, Item, Of, if_there, of_plain_dir};
+use super::write_txn::WriteTxn;
 use crate::home::materialise::meta;
 use renkei_catalogue::{HeldReplica, own_version};
 use renkei_core::entry::{Meta, Stamp};

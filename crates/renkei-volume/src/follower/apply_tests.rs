@@ -7,8 +7,9 @@
 use super::apply::{follow, note_moved, runs};
 use super::move_plan::find;
 use super::outbox::Outbox;
+use super::plain_file::Writer;
 use super::recovery::recover;
-use super::view::{Fetch, FollowedStore, Writer};
+use super::view::{Fetch, FollowedStore};
 use renkei_catalogue::{Trees, own_version};
 use renkei_config::home::Home as Folder;
 use renkei_core::entry::{EntryKind, Stamp};

@@ -5,9 +5,8 @@
 //! that its file has. Guarantee: content that was written here and is in the volume has a plain file, after any kill.
 
 use super::outbox::{Outbox, lock};
-use super::view::Writer;
+use super::plain_file::{Asides, HeldNow, Parted, Writer, if_there, stamp};
 use super::wal::WalRecord;
-use super::write_ops::{HeldNow, if_there, stamp};
 use super::write_txn::{Work, WriteTxn};
 use renkei_catalogue::{HeldReplica, own_version};
 use renkei_core::entry::Stamp;
@@ -16,35 +15,11 @@ use renkei_core::namespace::{Change, Kind, Node, NodeId, Origin, Record};
 use renkei_core::path::RelPath;
 use renkei_store::tree::{dir_of, make_dirs};
 use renkei_store::{Detail, Dir, Store};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The folder of parked files, at the top of the plain files; its temporary name hides it.
 const ASIDE: &[u8] = b".rk~0000006173696465-0000000000000000";
-
-/// A parked content: the file, the node that gets the content in case of a conflict, and the number of the change
-/// that wrote it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Parted {
-    id: NodeId,
-    beside: NodeId,
-    number: u64,
-}
-
-impl Parted {
-    fn name(self) -> Vec<u8> {
-        format!("{:016x}-{:016x}-{:016x}", self.id.0, self.beside.0, self.number).into_bytes()
-    }
-
-    fn parse(name: &[u8]) -> Option<Self> {
-        let parts = std::str::from_utf8(name).ok()?.split('-');
-        let numbers: Vec<u64> =
-            parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-        let [id, beside, number] = numbers[..] else { return None };
-        Some(Parted { id: NodeId(id), beside: NodeId(beside), number })
-    }
-}
 
 fn folder(top: &Arc<dyn Dir>) -> Result<Arc<dyn Dir>, Error> {
     match top.mkdir(ASIDE, 0o700) {
@@ -83,9 +58,6 @@ impl Leaving {
         folder(&self.top)?.rename(&self.parted.name(), &*self.dir, &self.name)
     }
 }
-
-/// Parked content, by the last change that was made before it was parked.
-pub(crate) type Asides = BTreeMap<u64, Vec<Parted>>;
 
 /// Outcomes for parked content.
 #[derive(Debug, Default)]

@@ -6,8 +6,9 @@
 //! or removed. Guarantee: content that was written here and has no name at the moment is kept in limbo as long as it
 //! may get one.
 
-use super::limbo::{Parted, park};
+use super::limbo::park;
 use super::outbox::Outbox;
+use super::plain_file::{Found, Item, Of, Parted};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Dentry, Kind, NodeId, Origin, ROOT};
@@ -16,40 +17,12 @@ use renkei_store::local::LocalStore;
 use renkei_store::temp::temp_name;
 use renkei_store::tree::{dir_of, make_dirs, remove_tree};
 use renkei_store::{Detail, Dir, Store};
-use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Key of the temporary names of plain files that are moved out of the way.
 const MAKING_WAY: u64 = 0x7261_696c;
-
-/// Identity of a plain file or directory: content that was written here moves with its change, all else with its
-/// node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(crate) enum Of {
-    Dir(NodeId),
-    Node(NodeId),
-    Own(u64),
-}
-
-/// The identity that a path has in the view at a moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Item {
-    pub(crate) of: Of,
-    pub(crate) id: NodeId,
-    pub(crate) path: RelPath,
-}
-
-/// An existing plain file or directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Found {
-    pub(crate) item: Item,
-    /// The stamp; of anything but a file only the inode number.
-    pub(crate) stamp: Stamp,
-    /// The temporary path while it is out of the way.
-    pub(crate) way: RelPath,
-}
 
 /// The items of names in the current view, each path once.
 ///

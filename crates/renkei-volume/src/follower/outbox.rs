@@ -6,17 +6,17 @@
 //! wait for it: they read the overlay, and then the copy. Guarantee: what was flushed survives a kill, in order.
 //! Non-goals: the push of changes to the home (the site does it), and their meaning (`renkei_core::namespace`).
 
-use super::limbo::Asides;
 use super::peer_followers::PeerFollowers;
-use super::quota_share::QuotaReserve;
+use super::plain_file::Asides;
 use super::site_lease::FollowerLease;
 use super::wal::{Sign, Wal, WalRecord};
-pub use super::write_txn::WriteTxn;
 use renkei_catalogue::{HeldReplica, TreeReader, VolumeTree, follow_names};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::dir_aliases::DirAliases;
 use renkei_core::namespace::follower::{Follower, Refused};
 use renkei_core::namespace::invalidations::Invalidations;
+use renkei_core::namespace::quota_share::{Allowed, Charge};
+use renkei_core::namespace::source::Fellow;
 use renkei_core::namespace::tree::MAX_DEPTH;
 use renkei_core::namespace::{Change, Dentry, Kind, Name, Node, NodeId, Origin, ROOT, SequencedChange};
 use renkei_core::path::RelPath;
@@ -97,11 +97,11 @@ pub struct Outbox {
     pub(crate) has_left: AtomicBool,
     /// Count of changes of the overlay.
     epoch: AtomicU64,
-    turn: Mutex<State>,
+    pub(super) turn: Mutex<State>,
     pub(crate) progress: Mutex<Progress>,
     pub(crate) rooms: QuotaReserve,
     pub(crate) moved: Condvar,
-    pub(crate) fellows: PeerFollowers,
+    fellows: PeerFollowers,
 }
 
 /// The overlay that readers see over the copy.
@@ -150,6 +150,28 @@ pub(crate) struct State {
     pub(crate) asides: Option<Asides>,
     /// Entries that a killed PoP left in the write-ahead log.
     pub(crate) left: Vec<WalRecord>,
+}
+
+/// The quota share of one volume.
+#[derive(Default)]
+pub(crate) struct QuotaReserve {
+    pub(super) is_limited: AtomicBool,
+    pub(super) state: Mutex<ReserveState>,
+    pub(super) moved: Condvar,
+    /// Held from a request to its answer: answers of the home must be handled in order.
+    pub(super) asking: Mutex<()>,
+}
+
+/// The share, and the changes that wait for more.
+#[derive(Default)]
+pub(super) struct ReserveState {
+    pub(super) allowed: Allowed,
+    /// Additions that wait for a grant.
+    pub(super) more: Vec<Charge>,
+    /// Whether the home was told of them: an answer to an earlier request does not answer them.
+    pub(super) is_said: bool,
+    /// Count of answers of the home.
+    pub(super) heard: u64,
 }
 
 /// Progress of group commit.
@@ -619,12 +641,20 @@ impl Outbox {
         self.tree.note(REFUSALS)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("refusals", &bytes))
     }
 
-    // ---- the write lock ----------------------------------------------------------------------------------------------
-
-    /// Takes the write lock. No other thread changes the view until the transaction ends.
-    pub fn turn(&self) -> WriteTxn<'_> {
-        WriteTxn { pending: self, state: lock(&self.turn), by: None }
+    /// The peers of this site.
+    pub fn fellows(&self) -> Arc<Vec<Fellow>> {
+        self.fellows.all()
     }
+
+    /// Stores the peers that the home named.
+    ///
+    /// # Errors
+    /// `CatalogueFailed`.
+    pub fn set_fellows(&self, told: &[Fellow]) -> Result<(), Error> {
+        self.fellows.set(&self.tree, told)
+    }
+
+    // ---- the registration --------------------------------------------------------------------------------------------
 
     /// Notes the registration of this site at the home.
     ///
@@ -650,22 +680,6 @@ impl Outbox {
         let mut turn = self.quiet_turn()?;
         let enlisted = self.enlisted();
         enlisted.map_or(Ok(()), |enlisted| self.resume(&mut turn.state, enlisted.origin, Vec::new()))
-    }
-
-    /// Takes the write lock when all changes made before are stored.
-    ///
-    /// # Errors
-    /// The error that keeps changes from being stored.
-    pub fn quiet_turn(&self) -> Result<WriteTxn<'_>, Error> {
-        loop {
-            self.flush()?;
-            let turn = self.turn();
-            let progress = lock(&self.progress);
-            if progress.queue.is_empty() && !progress.is_storing {
-                drop(progress);
-                return Ok(turn);
-            }
-        }
     }
 
     /// Notes that the copy has caught up with the log.

@@ -1,7 +1,6 @@
 //! The peers: other sites that follow a volume, as its home told last. They serve the replicas that they hold, and may
 //! ask for those held here. The list is kept beside the copy, so that it is known while the home is not reachable.
 
-use super::outbox::Outbox;
 use renkei_catalogue::VolumeTree;
 use renkei_core::error::Error;
 use renkei_core::namespace::source::Fellow;
@@ -23,23 +22,17 @@ impl PeerFollowers {
         };
         Ok(PeerFollowers(RwLock::new(Arc::new(known))))
     }
-}
 
-impl Outbox {
-    /// The peers of this site.
-    pub fn fellows(&self) -> Arc<Vec<Fellow>> {
-        self.fellows.0.read().expect("no thread panics while it holds the lock").clone()
+    /// The peers.
+    pub(crate) fn all(&self) -> Arc<Vec<Fellow>> {
+        self.0.read().expect("no thread panics while it holds the lock").clone()
     }
 
     /// Stores the peers that the home named.
-    ///
-    /// # Errors
-    /// `CatalogueFailed`.
-    pub fn set_fellows(&self, told: &[Fellow]) -> Result<(), Error> {
-        if *self.fellows() != told {
-            self.tree().set_note(FELLOWS, &encode(&told.to_vec()))?;
-            *self.fellows.0.write().expect("no thread panics while it holds the lock") =
-                Arc::new(told.to_vec());
+    pub(crate) fn set(&self, tree: &VolumeTree, told: &[Fellow]) -> Result<(), Error> {
+        if *self.all() != told {
+            tree.set_note(FELLOWS, &encode(&told.to_vec()))?;
+            *self.0.write().expect("no thread panics while it holds the lock") = Arc::new(told.to_vec());
         }
         Ok(())
     }

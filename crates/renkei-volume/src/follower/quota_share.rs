@@ -4,42 +4,21 @@
 //! reserves what it adds before anything is done. A change that does not fit waits for the next grant, if the home is
 //! reachable. Guarantee: a kill at any moment leaves less free space in the share rather than more.
 
-use super::outbox::{Outbox, lock};
+use super::outbox::{Outbox, ReserveState, lock};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::quota_share::{Allowed, Charge, QuotaShare, Room, ShareRequest, charge};
 use renkei_core::namespace::{Change, Kind, Node, NodeId, SequencedChange};
 use renkei_core::wire::{decode, encode};
 use renkei_store::Space;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Key of the note in the tree with the last share.
 const ALLOWANCE: &str = "allowance";
 /// Longest wait of a change for a grant of the home.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The quota share of one volume.
-#[derive(Default)]
-pub(crate) struct QuotaReserve {
-    is_limited: AtomicBool,
-    state: Mutex<State>,
-    moved: Condvar,
-    /// Held from a request to its answer: answers of the home must be handled in order.
-    asking: Mutex<()>,
-}
-
-#[derive(Default)]
-struct State {
-    allowed: Allowed,
-    /// Additions that wait for a grant.
-    more: Vec<Charge>,
-    /// Whether the home was told of them: an answer to an earlier request does not answer them.
-    is_said: bool,
-    /// Count of answers of the home.
-    heard: u64,
-}
 
 impl Outbox {
     /// Resumes with the stored share, less what pending changes use of it.
@@ -208,7 +187,7 @@ impl Outbox {
             return true;
         }
         let heard = state.heard;
-        let is_open = |state: &mut State| state.heard == heard && !state.more.is_empty();
+        let is_open = |state: &mut ReserveState| state.heard == heard && !state.more.is_empty();
         let waited = self.rooms.moved.wait_timeout_while(state, PATIENCE, is_open);
         waited.expect("no thread panics while it holds the lock").0.heard != heard
     }

@@ -3,10 +3,11 @@
 
 use super::apply::note_moved;
 use super::limbo::{hold_back, paths_of, place_of};
-use super::move_plan::{Found, Item as Place, Of, find_again, stat};
-use super::outbox::{Item, Outbox, WriteTxn};
-use super::view::Writer;
+use super::move_plan::{find_again, stat};
+use super::outbox::{Item, Outbox};
+use super::plain_file::{Found, Item as Place, Of, Writer};
 use super::wal::{Sign, WalRecord};
+use super::write_txn::WriteTxn;
 use renkei_catalogue::HeldReplica;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Kind, Node, NodeId, SequencedChange};

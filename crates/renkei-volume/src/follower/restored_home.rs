@@ -10,6 +10,7 @@
 
 use super::apply::{RunAs, run_one};
 use super::outbox::{Enlisted, Outbox, enlisted_note, lock};
+use super::plain_file;
 use super::write_txn::WriteTxn;
 use crate::lineage::followed_notes;
 use renkei_catalogue::{HeldReplica, LogSwitch, VolumeTree, own_version};
@@ -516,7 +517,7 @@ impl<'c> Comparison<'c> {
         if is_same && self.terms.enlisted.writes {
             self.report.removed.add(&pair.path.child(&name.0)?);
             let (at, seen) = (Dentry { dir: pair.theirs, name: name.clone() }, Some(Known::of(id, now)));
-            self.removals.push(Change::Remove { at, seen, time: super::write_ops::now() });
+            self.removals.push(Change::Remove { at, seen, time: plain_file::now() });
         }
         Ok(())
     }

@@ -5,15 +5,14 @@
 //! no request for names and metadata leaves the site.
 
 use super::outbox::{Listed as Page, Outbox};
+use super::plain_file::{Writer, if_there};
 use super::recovery::recover;
-use super::write_ops::{Over, if_there};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
 use renkei_core::namespace::{Content, Dentry, Kind, Name, Node, NodeId, ROOT};
 use renkei_core::path::RelPath;
 use renkei_store::leases::LeaseTable;
-use renkei_store::local::LocalStore;
 use renkei_store::temp::is_temp_name;
 use renkei_store::{
     Detail, Dir, Listed, Listing, Raw, ReadFile, Replaced, Space, Store, TypeHint, WriteFile,
@@ -54,15 +53,13 @@ pub trait Fetch: Send + Sync {
 #[derive(Clone)]
 pub struct FollowedStore(Arc<Followed>);
 
-/// The means to write a followed volume.
-#[derive(Clone)]
-pub struct Writer {
-    /// The plain files of this site.
-    pub plain: Arc<LocalStore>,
-    /// Owner of new files, by name.
-    pub owner: String,
-    /// The group of new files.
-    pub group: String,
+/// The existing file that a publish may replace.
+#[derive(Clone, Copy)]
+pub(crate) enum Over {
+    Nothing,
+    Any,
+    /// A version of this site, or the version that the writer has seen.
+    Seen(Stamp),
 }
 
 #[derive(Clone)]

@@ -5,8 +5,7 @@
 //! are not synced: they survive a kill, and a power cut may leave a changed plain file without its line. A line that
 //! could not be written, as on a full disk, leaves nothing; the next log is another file that replaces this one.
 
-use super::limbo::Parted;
-use super::move_plan::Found;
+use super::plain_file::{Found, Parted};
 use renkei_catalogue::HeldReplica;
 use renkei_config::home::{append_whole, file_error};
 use renkei_core::entry::FileTime;

@@ -3,13 +3,13 @@
 //! Content is written beside the file under a temporary name, which is in no catalogue; the rename to the file's name
 //! is the change. Directories of plain files are made when something is written into them.
 
-use super::outbox::WriteTxn;
+use super::plain_file::{HeldNow, Writer, if_there, now, of_plain_dir, stamp};
 use super::recovery::recover_left;
-use super::view::{FollowedDir, Writer, is_shown, shown, stamp as version_stamp};
+use super::view::{FollowedDir, Over, is_shown, shown, stamp as version_stamp};
 use super::wal::Sign;
-use super::write_txn::Work;
+use super::write_txn::{Work, WriteTxn};
 use renkei_catalogue::HeldReplica;
-use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
+use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::tree::beside_name;
 use renkei_core::namespace::{
@@ -20,47 +20,11 @@ use renkei_store::temp::is_temp_name;
 use renkei_store::tree::{make_dirs, make_dirs_as};
 use renkei_store::{Detail, Dir, Replaced, Store};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bits of a mode that mkdir clears, whatever umask the process has.
 const UMASK: u32 = 0o022;
-/// Mode bits that the account needs in a directory of plain files.
-const OWNER_ALL: u32 = 0o700;
-
 /// Alternative names tried for a conflict copy.
 const MAX_BESIDE: u32 = 1000;
-
-/// The existing file that a publish may replace.
-#[derive(Clone, Copy)]
-pub(crate) enum Over {
-    Nothing,
-    Any,
-    /// A version of this site, or the version that the writer has seen.
-    Seen(Stamp),
-}
-
-/// Replica rows after a change.
-pub(crate) type HeldNow = Vec<(NodeId, Option<HeldReplica>)>;
-
-pub(crate) fn now() -> FileTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    FileTime { secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nanos: since.subsec_nanos() }
-}
-
-/// Treats a missing file as success.
-pub(crate) fn if_there(done: Result<(), Error>) -> Result<(), Error> {
-    match done {
-        Err(error) if !matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Err(error),
-        _ => Ok(()),
-    }
-}
-
-impl Writer {
-    /// Attributes of a new node.
-    pub(crate) fn attributes(&self, mode: u32, mtime: FileTime) -> Attributes {
-        Attributes { mode: mode & 0o7777, owner: self.owner.clone(), group: self.group.clone(), mtime }
-    }
-}
 
 impl FollowedDir {
     fn spot(&self, name: &[u8]) -> Dentry {
@@ -382,11 +346,6 @@ impl FollowedDir {
     }
 }
 
-/// The metadata of a plain directory; its account always has full access.
-pub(crate) fn of_plain_dir(meta: &Meta) -> Meta {
-    Meta { mode: meta.mode | OWNER_ALL, xattrs: Vec::new(), ..meta.clone() }
-}
-
 /// Renames the plain file of a new version to its name.
 fn put_in_place(
     plain: &dyn Dir,
@@ -425,13 +384,6 @@ fn move_plain(
 /// Attributes with new metadata; the owner and group do not change.
 fn with(attributes: &Attributes, meta: &Meta) -> Attributes {
     Attributes { mode: meta.mode & 0o7777, mtime: meta.mtime, ..attributes.clone() }
-}
-
-pub(crate) fn stamp(entry: &Entry) -> Stamp {
-    match entry.kind {
-        EntryKind::File { stamp, .. } => stamp,
-        _ => Stamp::default(),
-    }
 }
 
 /// The changes that make a plain file part of the volume.

@@ -1,10 +1,9 @@
 //! The write transaction of a followed volume: a single writer at a time makes changes, or takes in records of the
 //! home.
 
-use super::move_plan::Found;
 use super::outbox::{Item, Outbox, State, lock};
+use super::plain_file::{Found, HeldNow};
 use super::wal::{Sign, WalRecord};
-use super::write_ops::HeldNow;
 use renkei_catalogue::{HeldReplica, TreeReader, own_version};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
@@ -36,6 +35,29 @@ pub struct WriteTxn<'p> {
     pub(crate) state: MutexGuard<'p, State>,
     /// The lease holder that makes the change, if any.
     pub(crate) by: Option<HolderId>,
+}
+
+impl Outbox {
+    /// Takes the write lock. No other thread changes the view until the transaction ends.
+    pub fn turn(&self) -> WriteTxn<'_> {
+        WriteTxn { pending: self, state: lock(&self.turn), by: None }
+    }
+
+    /// Takes the write lock when all changes made before are stored.
+    ///
+    /// # Errors
+    /// The error that keeps changes from being stored.
+    pub fn quiet_turn(&self) -> Result<WriteTxn<'_>, Error> {
+        loop {
+            self.flush()?;
+            let turn = self.turn();
+            let progress = lock(&self.progress);
+            if progress.queue.is_empty() && !progress.is_storing {
+                drop(progress);
+                return Ok(turn);
+            }
+        }
+    }
 }
 
 impl WriteTxn<'_> {
