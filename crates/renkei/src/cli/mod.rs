@@ -8,6 +8,7 @@ mod admin;
 mod completion;
 mod confirm;
 mod connect;
+mod context;
 mod copy;
 mod docs;
 mod doctor;
@@ -26,16 +27,16 @@ mod time;
 mod volume;
 mod whoami;
 
+pub use context::Context;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Output;
-use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::queue::Change;
 use renkei_net::identity::trust::former_names;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 /// A point of presence for research data: moves, shares, stages and serves data between sites.
 #[derive(Debug, Parser)]
@@ -197,41 +198,6 @@ impl Command {
     }
 }
 
-/// The context of every verb.
-#[derive(Clone, Debug, Default)]
-pub struct Context {
-    dir: Option<PathBuf>,
-    identity: Option<String>,
-    /// How to print.
-    pub output: Output,
-    /// How often `-v` was given.
-    pub verbose: u8,
-}
-
-impl Context {
-    /// The directories chosen by `--dir`, the environment or the account.
-    pub fn home(&self) -> Result<Home, Error> {
-        Home::select(self.dir.as_deref())?.with_identity(self.identity.as_deref())
-    }
-
-    /// The options that select the directory and identity again; empty for the default ones.
-    fn option(&self) -> String {
-        let dir = self.dir.as_ref().map(|dir| format!("--dir {}", dir.display()));
-        let identity = self.identity.as_ref().map(|name| format!("--identity {name}"));
-        [dir, identity].into_iter().flatten().collect::<Vec<_>>().join(" ")
-    }
-
-    /// Whether the names of copied files are printed.
-    fn lists_names(&self) -> bool {
-        self.verbose > 0 && !self.output.is_quiet() && !self.output.is_json()
-    }
-
-    /// The current time, for certificates.
-    pub fn now(&self) -> SystemTime {
-        SystemTime::now()
-    }
-}
-
 /// The whole command with all verbs, for man pages and completions.
 pub fn command() -> clap::Command {
     Cli::command()
@@ -239,6 +205,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    remedy::find_verb_by(verb);
     completion::answer_shell();
     let words: Vec<_> = std::env::args_os().collect();
     let words = mount::fstab::translated(&words).unwrap_or(words);

@@ -45,6 +45,18 @@ static HOME: OnceLock<Home> = OnceLock::new();
 static READER: OnceLock<Reader> = OnceLock::new();
 /// `--dir` and `--identity` as given, to be repeated in commands.
 static DIR: OnceLock<String> = OnceLock::new();
+/// The verbs are above this file, which they all use.
+static VERB: OnceLock<fn() -> String> = OnceLock::new();
+
+/// Sets the function that finds the verb of this process's command line.
+pub(super) fn find_verb_by(find: fn() -> String) {
+    let _ = VERB.set(find);
+}
+
+/// The verb of this process's command line, as `storage add`.
+fn verb() -> String {
+    VERB.get().map(|find| find()).unwrap_or_default()
+}
 
 /// Sets the directory of the user who reads errors, and the options that select it.
 pub(super) fn read_by(home: Home, option: String) {
@@ -170,7 +182,7 @@ impl Reader {
             PathNotFound if error.op == super::mount::credential::REVOKE => {
                 Some("`renkei mount-credential list` lists them".into())
             }
-            PathNotFound if error.op == "open directory" && super::verb() == "mkdir" => {
+            PathNotFound if error.op == "open directory" && verb() == "mkdir" => {
                 Some("add -p to make the directories above it, too".into())
             }
             PathNotFound => misspelt(error).or_else(|| Some(absent(error))),
@@ -210,7 +222,7 @@ impl Reader {
             NotEmpty if error.op == "remove" && self.knows(&error.side) => directory(error),
             NotEmpty => not_empty(error),
             ReplicaWrong => repaired(error),
-            PopNotRunning => Some(self.not_running(error, &super::verb())),
+            PopNotRunning => Some(self.not_running(error, &verb())),
             StorageUnknown => self.unknown_storage(error),
             // The certificate of a PoP, which no login renews.
             CertificateExpired if !error.subject.contains('@') => None,
@@ -231,7 +243,7 @@ impl Reader {
             ("STORAGE", self.storage_of(error)),
             ("ID", first_digits(first)),
             ("USER@HOST", target.map(str::to_owned)),
-            ("COMMAND", Some(super::verb()).filter(|verb| !verb.is_empty())),
+            ("COMMAND", Some(verb()).filter(|verb| !verb.is_empty())),
         ];
         // Site names are recognised by the reader's known sites instead.
         let told = names(error).into_iter().filter(|(word, _)| *word != "SITE");
