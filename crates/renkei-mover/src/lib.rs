@@ -39,8 +39,13 @@ pub use renkei_core::units::hex;
 use renkei_config::random::random_bytes;
 use renkei_core::error::Error;
 use renkei_core::wire::message::TransferId;
+use std::sync::{Mutex, MutexGuard};
 
 /// A random transfer id.
 pub fn fresh_id() -> Result<TransferId, Error> {
     random_bytes()
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }

@@ -4,19 +4,16 @@
 //! Streams are reused only after a session that ended well. Neither end then has data in flight on them: the sender
 //! has sent the end marker of each, the receiver has read it.
 
+use crate::lock;
 use renkei_core::link::controller::Controller;
 use renkei_net::tls::TlsStream;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 /// The streams and the controller that a session leaves for the next one.
 #[derive(Default)]
 pub struct ReusableSession {
     streams: Mutex<Vec<TlsStream>>,
     controller: Mutex<Option<Controller>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }
 
 impl ReusableSession {

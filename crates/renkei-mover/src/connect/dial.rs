@@ -7,9 +7,9 @@
 //! A storage may be served by an agent. Its PoP then answers with a redirect, which the session follows
 //! transparently: the caller sees one session with the site.
 
-use super::routes::RouteContext;
+use super::route_context::RouteContext;
 use super::slow_connect::Tell;
-use super::transport::Transport;
+use super::transport::{Transport, is_network, named};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::link::controller::{initial_streams, is_far, is_long};
@@ -672,14 +672,6 @@ fn hello() -> Hello {
     }
 }
 
-/// Names the peer in a network error that lacks it.
-pub(crate) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
-    if error.subject == "peer" {
-        return Error { subject: reach.place(site), ..error }.at("client");
-    }
-    error.at("client")
-}
-
 /// Turns a handshake timeout into `PeerDown`.
 fn silent(error: Error, reach: &Transport) -> Error {
     if error.code != Code::Stalled {
@@ -690,11 +682,4 @@ fn silent(error: Error, reach: &Transport) -> Error {
         "its port takes connections, but nothing answers within {within} s: the PoP hangs or is stopped"
     );
     Error { code: Code::PeerDown, cause, ..error }
-}
-
-/// Whether an error is of the network on the way to the peer.
-pub(crate) fn is_network(code: Code) -> bool {
-    use Code::*;
-    matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
-        || matches!(code, NoRoute | NoLine | CallUnanswered)
 }

@@ -5,8 +5,8 @@
 //! session is still being opened: the relay holds it until it knows the ticket. An error that the relay reports later
 //! (the site is unreachable from there) is the root cause when a circuit fails.
 
-use super::dial::{DialHints, Dialler, Session, named};
-use super::transport::Transport;
+use super::dial::{DialHints, Dialler, Session};
+use super::transport::{Transport, named};
 use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;

@@ -3,135 +3,27 @@
 //! [`renkei_core::route`] plans the routes from the cards, the reverse connections that are up and the
 //! administrator's rules. After a network failure the next route is tried; a refusal by the site itself is final.
 
-use super::dial::{DialHints, Dialler, Session, is_network};
+use super::dial::{DialHints, Dialler, Session};
 use super::relay_client::RelayClient;
-use super::slow_connect::{CurrentAttempt, SlowConnectReporter, Tell};
-use super::targets::Targets;
-use super::transport::{Transport, resolve};
-use crate::files::remote_files::lock;
+use super::route_context::{RouteContext, Unreached};
+use super::slow_connect::SlowConnectReporter;
+use super::transport::{Transport, is_network, resolve};
+use crate::lock;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::route::{self, Facts, Failures, Rule, Step, Way};
-use renkei_core::wire::circuit::MAX_FURTHER;
 use renkei_core::wire::message::TriedWay;
 use renkei_net::identity::trust::Trust;
-use renkei_net::reverse_registry::ReverseRegistry;
-use renkei_net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, unix_ms};
+use renkei_net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Timeout of the answer of a host in a test of routes.
 const TEST_WITHIN: Duration = Duration::from_secs(3);
 
-/// The cache of failures and successes of connections to sites, shared by all diallers of a process.
-#[derive(Clone)]
-pub struct ReachabilityCache {
-    since: Instant,
-    failures: Arc<Mutex<Failures>>,
-    unreached: Arc<Mutex<BTreeMap<SiteName, Unreached>>>,
-    reached: Arc<Mutex<BTreeMap<SiteName, Instant>>>,
-    clocks: Arc<Mutex<BTreeMap<SiteName, Clock>>>,
-}
-
-/// The clock of another site's PoP, as read from its greeting.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    /// Offset from the local clock; negative if the PoP's is behind.
-    pub ahead_ms: i64,
-    /// When the clock was read.
-    pub read: Instant,
-}
-
-/// A site that no route reached in the latest attempt.
-#[derive(Clone, Debug)]
-pub struct Unreached {
-    /// The error.
-    pub error: Error,
-    /// Time of the attempt.
-    pub tried: Instant,
-}
-
-impl ReachabilityCache {
-    /// The sites that were not reached in the latest attempt.
-    pub fn unreached(&self) -> BTreeMap<SiteName, Unreached> {
-        lock(&self.unreached).clone()
-    }
-
-    /// When a site was last reached by this process, if ever.
-    pub fn reached(&self, site: &SiteName) -> Option<Instant> {
-        lock(&self.reached).get(site).copied()
-    }
-
-    /// The latest readings of other sites' clocks.
-    pub fn clocks(&self) -> BTreeMap<SiteName, Clock> {
-        lock(&self.clocks).clone()
-    }
-
-    /// Records a reading of the clock of a site's PoP.
-    pub fn note_clock(&self, site: &SiteName, now_unix_ms: u64) {
-        let ahead_ms = now_unix_ms.cast_signed().saturating_sub(unix_ms(SystemTime::now()).cast_signed());
-        lock(&self.clocks).insert(site.clone(), Clock { ahead_ms, read: Instant::now() });
-    }
-}
-
-impl Default for ReachabilityCache {
-    fn default() -> Self {
-        ReachabilityCache {
-            since: Instant::now(),
-            failures: Arc::default(),
-            unreached: Arc::default(),
-            reached: Arc::default(),
-            clocks: Arc::default(),
-        }
-    }
-}
-
-/// The knowledge of routes that a dialler has beside the cards.
-#[derive(Clone)]
-pub struct RouteContext {
-    /// The site whose PoP is dialling, if a PoP is.
-    pub here: Option<SiteName>,
-    /// The site of the dialling user or agent, if one is.
-    pub home: Option<SiteName>,
-    /// The reverse connections of sites to this PoP.
-    pub reverse_registry: Option<Arc<ReverseRegistry>>,
-    /// The administrator's rules for some sites.
-    pub rules: BTreeMap<SiteName, Rule>,
-    /// Cached failures and successes.
-    pub memory: ReachabilityCache,
-    /// Most relays that a route may lead through.
-    pub further: u8,
-    /// Checks of target addresses, if the connections are relayed for others.
-    pub targets: Option<Targets>,
-    /// Callback that reports slow attempts.
-    pub tell: Option<Tell>,
-    /// The current attempt, to be polled.
-    pub trying: CurrentAttempt,
-}
-
 impl RouteContext {
-    /// The context that follows from a principal alone.
-    pub fn of(principal: &Principal) -> Self {
-        let site = Some(principal.site().clone());
-        let (here, home) = if matches!(principal, Principal::Host(_)) { (site, None) } else { (None, site) };
-        let (rules, memory) = (BTreeMap::new(), ReachabilityCache::default());
-        let (reverse_registry, tell, targets, trying) = (None, None, None, CurrentAttempt::default());
-        RouteContext {
-            here,
-            home,
-            reverse_registry,
-            rules,
-            memory,
-            further: MAX_FURTHER,
-            tell,
-            targets,
-            trying,
-        }
-    }
-
     fn now(&self) -> Duration {
         self.memory.since.elapsed()
     }

@@ -7,40 +7,15 @@
 //! not allowed is not even dialled. Non-goal: connections that this PoP dials for its own sessions, each of which
 //! proves the same.
 
-use super::dial::{Dialler, is_network};
-use super::transport::dial;
+use super::dial::Dialler;
+use super::route_context::Targets;
+use super::transport::{dial, is_network};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::route::is_inside;
 use renkei_net::ANSWER_TIMEOUT;
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-/// Lifetime of a proof: as long as one session needs to open its streams.
-const PROVED_FOR: Duration = Duration::from_secs(60);
-
-/// The proofs of sites at addresses, with their times.
-#[derive(Default)]
-pub struct Proofs(Mutex<HashMap<(SiteName, SocketAddr), Instant>>);
-
-impl Proofs {
-    fn fresh(&self) -> MutexGuard<'_, HashMap<(SiteName, SocketAddr), Instant>> {
-        let mut all = self.0.lock().expect("no thread panics while it holds the lock: a panic aborts");
-        all.retain(|_, since| since.elapsed() < PROVED_FOR);
-        all
-    }
-}
-
-/// The checks of an address before circuits are relayed to it.
-#[derive(Clone)]
-pub struct Targets {
-    /// Sites whose private addresses are allowed; `*` for all.
-    pub inside: Vec<String>,
-    /// The cached proofs.
-    pub proofs: Arc<Proofs>,
-}
+use std::time::Instant;
 
 impl Targets {
     /// Returns if a circuit to the PoP of `site` may lead to `address`.

@@ -2,7 +2,6 @@
 //!
 //! The bytes on them are the same: TLS from end to end. All connections of a session use the same transport.
 
-use super::dial::named;
 use super::relay_client::RelayClient;
 use renkei_config::random::random_bytes;
 use renkei_core::error::{Code, Error};
@@ -117,4 +116,19 @@ pub fn unreachable(error: &io::Error) -> Error {
         _ => Code::PeerDown,
     };
     Error { code, op: "connect".into(), ..lost("connect", error) }
+}
+
+/// Names the peer in a network error that lacks it.
+pub(crate) fn named(error: Error, site: &SiteName, reach: &Transport) -> Error {
+    if error.subject == "peer" {
+        return Error { subject: reach.place(site), ..error }.at("client");
+    }
+    error.at("client")
+}
+
+/// Whether an error is of the network on the way to the peer.
+pub(crate) fn is_network(code: Code) -> bool {
+    use Code::*;
+    matches!(code, PeerDown | PortClosed | ConnectionLost | Stalled | NameUnresolved | SiteUnreachable)
+        || matches!(code, NoRoute | NoLine | CallUnanswered)
 }

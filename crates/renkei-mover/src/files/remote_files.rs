@@ -11,6 +11,7 @@ use super::rpc::{IoBuffer, IoBufferPool, PendingReply, RpcConnection};
 use super::write_behind::{Draft, Version, WriteBehind};
 use crate::connect::dial::{DialHints, Dialler};
 use crate::fresh_id;
+use crate::lock;
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -176,10 +177,6 @@ pub(crate) enum Opened {
         draft: Mutex<Draft>,
         behind: WriteBehind,
     },
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
 }
 
 impl RemoteDir {

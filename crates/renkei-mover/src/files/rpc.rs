@@ -10,6 +10,7 @@
 //! error.
 
 use super::lease_client::LeaseClient;
+use crate::lock;
 use crate::pace::pacer::Pacer;
 use renkei_core::error::{Code, Error};
 use renkei_core::link::controller::{is_far, is_long};
@@ -25,7 +26,7 @@ use renkei_net::tls::{TlsStream, TlsWriter};
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// From this number of streams on, the first is reserved for small operations.
@@ -46,10 +47,6 @@ const SHOW_LIFE_EVERY: Duration = Duration::from_secs(30);
 const KEPT_BUFFERS: usize = 64;
 /// Shortest interval over which a rate is measured.
 const SHORTEST_ROUND: Duration = Duration::from_millis(100);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds a lock: a panic aborts")
-}
 
 /// A pooled buffer with the bytes of one read or write.
 pub(crate) struct IoBuffer {

@@ -12,8 +12,9 @@
 //! and every operation returns an error.
 
 use super::read_ahead::most_under_way;
-use super::remote_files::{Open, Opened, RemoteFiles, is_passing, lock, told, unknown};
+use super::remote_files::{Open, Opened, RemoteFiles, is_passing, told, unknown};
 use super::rpc::{BULK_BYTES, IoBuffer, PendingReply, RpcConnection};
+use crate::lock;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;

@@ -21,7 +21,7 @@ use renkei_core::wire::message::{
 use renkei_core::wire::queue::{Attempt, Submission, Verify};
 use renkei_core::wire::violation;
 use renkei_mover::connect::dial::{DialHints, Dialler, Session};
-use renkei_mover::connect::routes::RouteContext;
+use renkei_mover::connect::route_context::RouteContext;
 use renkei_mover::progress::Note;
 use renkei_net::identity::delegation::Delegation;
 use std::cell::Cell;

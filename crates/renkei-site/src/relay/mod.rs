@@ -14,7 +14,7 @@ use crate::{Context, Counters};
 use circuits::Circuits;
 use renkei_core::path::SiteName;
 use renkei_core::wire::message::Status;
-use renkei_mover::connect::routes::ReachabilityCache;
+use renkei_mover::connect::route_context::ReachabilityCache;
 use renkei_net::reverse_registry::ReverseRegistry;
 use reverse_connections::{OwnLines, ReverseConnections};
 use std::sync::Arc;

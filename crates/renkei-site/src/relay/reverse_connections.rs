@@ -13,7 +13,7 @@ use renkei_core::route::Way;
 use renkei_core::wire::message::{LineStatus, Reply, Request};
 use renkei_core::wire::violation;
 use renkei_mover::connect::dial::Dialler;
-use renkei_mover::connect::routes::RouteContext;
+use renkei_mover::connect::route_context::RouteContext;
 use renkei_mover::connect::transport::Transport;
 use renkei_net::control::{ControlReceiver, ControlSender};
 use renkei_net::identity::credential::Credential;
