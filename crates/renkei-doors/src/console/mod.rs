@@ -322,18 +322,3 @@ async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap, Form(sent): F
     ([(SET_COOKIE, set_cookie(&site, "", 0))], answer(StatusCode::OK, page::closed(&site.name())))
         .into_response()
 }
-
-/// The tabs with their paths and names.
-const TABS: [(Tab, &str, &str); 11] = [
-    (Tab::Overview, "/console", "Overview"),
-    (Tab::Transfers, "/console/transfers", "Transfers"),
-    (Tab::Unfinished, "/console/unfinished", "Unfinished"),
-    (Tab::Rules, "/console/rules", "Drop folders"),
-    (Tab::Volumes, "/console/volumes", "Volumes"),
-    (Tab::Storages, "/console/storages", "Storages"),
-    (Tab::Links, "/console/links", "Links"),
-    (Tab::Trust, "/console/trust", "Trust"),
-    (Tab::Mapping, "/console/mapping", "Mapping"),
-    (Tab::Certificates, "/console/certificates", "Certificates"),
-    (Tab::Workers, "/console/workers", "Workers"),
-];

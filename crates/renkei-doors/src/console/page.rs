@@ -1,6 +1,5 @@
 //! The frame of all pages, and the pages for visitors without a session.
 
-use super::TABS;
 use super::html::Html;
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
@@ -35,6 +34,21 @@ pub(super) enum Tab {
     /// No tab.
     None,
 }
+
+/// The tabs with their paths and names.
+const TABS: [(Tab, &str, &str); 11] = [
+    (Tab::Overview, "/console", "Overview"),
+    (Tab::Transfers, "/console/transfers", "Transfers"),
+    (Tab::Unfinished, "/console/unfinished", "Unfinished"),
+    (Tab::Rules, "/console/rules", "Drop folders"),
+    (Tab::Volumes, "/console/volumes", "Volumes"),
+    (Tab::Storages, "/console/storages", "Storages"),
+    (Tab::Links, "/console/links", "Links"),
+    (Tab::Trust, "/console/trust", "Trust"),
+    (Tab::Mapping, "/console/mapping", "Mapping"),
+    (Tab::Certificates, "/console/certificates", "Certificates"),
+    (Tab::Workers, "/console/workers", "Workers"),
+];
 
 impl Tab {
     /// Whether the tab is shown to a visitor.

@@ -41,6 +41,9 @@ struct Reader {
     serve: Option<String>,
 }
 
+/// The operation of an error of `renkei mount-credential revoke`.
+pub(super) const REVOKE: &str = "revoke mount credential";
+
 static HOME: OnceLock<Home> = OnceLock::new();
 static READER: OnceLock<Reader> = OnceLock::new();
 /// `--dir` and `--identity` as given, to be repeated in commands.
@@ -179,7 +182,7 @@ impl Reader {
                 let list = if error.subject.contains('@') { "map list" } else { "rule list" };
                 Some(format!("`renkei {list}` lists the rules"))
             }
-            PathNotFound if error.op == super::mount::credential::REVOKE => {
+            PathNotFound if error.op == REVOKE => {
                 Some("`renkei mount-credential list` lists them".into())
             }
             PathNotFound if error.op == "open directory" && verb() == "mkdir" => {

@@ -26,7 +26,6 @@ const MAX_CIRCLE: usize = 4;
 /// them. The numbers may only fall.
 const LARGE_CIRCLES: &[(&str, usize)] = &[
     ("crates/renkei-core/src", 8),
-    ("crates/renkei-doors/src/console", 15),
     ("crates/renkei-mount/src", 9),
     ("crates/renkei-net/src/identity", 16),
     ("crates/renkei-site/src/volume", 16),

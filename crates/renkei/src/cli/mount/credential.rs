@@ -5,6 +5,7 @@ use crate::cli::connect::dialler_of;
 use crate::cli::login;
 use crate::cli::login::socket;
 use crate::cli::output::{Report, print};
+use crate::cli::remedy::REVOKE;
 use clap::Subcommand;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
@@ -138,9 +139,6 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     }
     Ok(0)
 }
-
-/// The operation in errors of a revocation.
-pub(crate) const REVOKE: &str = "revoke mount credential";
 
 fn unknown(name: &str) -> Error {
     let cause =
