@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_arguments_are_refused() {
         let good = toml::to_string(&facts()).unwrap();
         let read = |text: &str| VolumeConfig::parse(text, Path::new("x.toml")).map_err(|error| error.code);
         assert!(read(&good).is_ok());

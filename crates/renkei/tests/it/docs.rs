@@ -28,7 +28,7 @@ fn generated_pages_are_up_to_date() {
 
 /// The table of bad cases names tests; each of them is there.
 #[test]
-fn tests_that_a_page_names_are_there() {
+fn tests_named_in_docs_exist() {
     let (page, sources) = (page("operations.md"), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it"));
     let named: Vec<(&str, &str)> = page
         .lines()

@@ -181,7 +181,7 @@ fn shipped_topologies_can_be_read() {
 
 /// The figures of the papers, read back from the files.
 #[test]
-fn shipped_topologies_have_the_papers_figures() {
+fn shipped_topologies_have_the_figures_of_the_paper() {
     let read = |name: &str| Topology::read(&repository(&format!("lab/{name}.toml")), None).unwrap();
     let link = |topology: &Topology, name: &str| topology.links[topology.select(name).unwrap()[0]].clone();
     let seven = read("seven-sites-measured");
@@ -212,7 +212,7 @@ fn a_bad_file_is_an_error_with_line_and_suggestion() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_is_missing() {
+fn an_ordinary_user_gets_the_missing_prerequisites() {
     let labs = Labs::new();
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("renkei");
@@ -233,7 +233,7 @@ fn an_ordinary_user_is_told_what_is_missing() {
 // ---- at a site -------------------------------------------------------------------------------------------------------
 
 #[test]
-fn sites_know_each_other_by_name_and_are_as_far_as_the_file_says() {
+fn sites_resolve_each_other_and_have_the_delays_of_the_file() {
     if !can_run() {
         return;
     }
@@ -250,7 +250,7 @@ fn sites_know_each_other_by_name_and_are_as_far_as_the_file_says() {
 }
 
 #[test]
-fn a_program_ends_as_it_would_anywhere() {
+fn exit_statuses_of_programs_are_passed_on() {
     if !can_run() {
         return;
     }
@@ -456,7 +456,7 @@ fn traces(labs: &Labs, name: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn a_lab_removes_everything_it_made() {
     if !can_run() {
         return;
     }
@@ -486,7 +486,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn a_lab_that_is_starting_can_be_taken_down() {
+fn a_starting_lab_can_be_stopped() {
     if !can_run() {
         return;
     }
@@ -532,7 +532,7 @@ fn programs_started_while_a_lab_ends_end_too() {
 }
 
 #[test]
-fn a_lab_starts_over_what_a_crash_left() {
+fn a_lab_replaces_leftovers_of_a_crash() {
     if !can_run() {
         return;
     }
@@ -552,7 +552,7 @@ fn a_lab_starts_over_what_a_crash_left() {
 }
 
 #[test]
-fn several_labs_do_not_see_each_other() {
+fn several_labs_are_isolated() {
     if !can_run() {
         return;
     }
@@ -591,7 +591,7 @@ fn a_lab_in_the_foreground_ends_with_its_command() {
 
 /// The commands of docs/lab.md, typed in a shell; the one that runs until it is stopped is stopped.
 #[test]
-fn the_commands_of_the_page_do_what_it_says() {
+fn the_commands_of_the_page_work() {
     if !can_run() {
         return;
     }
@@ -676,7 +676,7 @@ fn pops_trust_each_other_and_copy_by_name() {
 
 /// One open port in the whole federation: a site that lets only answers in and one behind a NAT copy to each other.
 #[test]
-fn sites_behind_borders_exchange_data_through_the_open_one() {
+fn sites_behind_firewalls_exchange_data_through_an_open_site() {
     if !can_run() {
         return;
     }
@@ -725,7 +725,7 @@ fn sites_behind_borders_exchange_data_through_the_open_one() {
 
 /// Streams dialled ahead, padding before the ticket, many streams: what only a long path sees.
 #[test]
-fn copies_cross_a_long_and_lossy_path() {
+fn copies_work_over_a_long_and_lossy_path() {
     if !can_run() {
         return;
     }

@@ -625,12 +625,12 @@ fn few_files_import_one_another() {
 }
 
 #[test]
-fn folders_are_used_in_one_direction() {
+fn folders_import_in_one_direction() {
     enforce_together(circles_of_folders);
 }
 
 #[test]
-fn rooms_do_not_know_the_site() {
+fn rooms_do_not_import_the_site() {
     enforce(knows_the_site);
 }
 
@@ -640,7 +640,7 @@ fn files_are_short() {
 }
 
 #[test]
-fn the_core_has_no_clock_and_no_chance() {
+fn the_core_has_no_clock_and_no_randomness() {
     enforce(impure_core);
 }
 
@@ -655,7 +655,7 @@ fn nothing_is_called_get() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn nothing_is_unfinished() {
     enforce(unfinished);
 }
 

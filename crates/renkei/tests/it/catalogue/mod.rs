@@ -59,7 +59,7 @@ fn ended(outcome: Result<Summary, Error>) -> Event {
 }
 
 #[test]
-fn what_is_handed_in_twice_is_there_once() {
+fn a_transfer_submitted_twice_is_stored_once() {
     on_both(|open| {
         let catalogue = open();
         let other = New { digest: [9; 32], ..new(1, "a") };
@@ -76,7 +76,7 @@ fn what_is_handed_in_twice_is_there_once() {
 }
 
 #[test]
-fn of_two_changes_at_once_one_is_made() {
+fn of_two_concurrent_changes_one_is_made() {
     on_both(|open| {
         let catalogue = open();
         catalogue.submit(&[new(1, "a")]).unwrap();
@@ -109,7 +109,7 @@ fn lanes_are_served_by_priority_and_age() {
 }
 
 #[test]
-fn after_a_full_disk_all_that_is_handed_in_is_stored() {
+fn submissions_after_a_full_disk_are_stored() {
     let folder = tempfile::tempdir().unwrap();
     let Some(_small) = Mounted::tmpfs(folder.path(), "size=3m") else { return };
     let home = Home::at(folder.path());
@@ -178,7 +178,7 @@ fn a_renamed_site_is_found_under_its_new_name() {
 }
 
 #[test]
-fn moments_come() {
+fn due_times_are_reported() {
     on_both(|open| {
         let catalogue = open();
         catalogue.submit(&[new(1, "a"), New { deadline_ms: 70, ..new(2, "a") }]).unwrap();
@@ -192,7 +192,7 @@ fn moments_come() {
 }
 
 #[test]
-fn what_is_waited_for_is_noticed_once() {
+fn events_that_transfers_wait_for_are_reported_once() {
     on_both(|open| {
         let catalogue = open();
         catalogue.submit(&[new(1, "a")]).unwrap();
@@ -218,7 +218,7 @@ fn what_is_waited_for_is_noticed_once() {
 }
 
 #[test]
-fn stories_are_kept_and_names_stay_bytes() {
+fn histories_are_stored_and_names_stay_bytes() {
     on_both(|open| {
         let catalogue = open();
         catalogue.submit(&[new(1, "a")]).unwrap();
@@ -257,7 +257,7 @@ fn stories_are_kept_and_names_stay_bytes() {
 }
 
 #[test]
-fn each_end_is_told_once() {
+fn each_end_is_reported_once() {
     on_both(|open| {
         let catalogue = open();
         let told = New { notify: "https://h/x".into(), ..new(1, "a") };
@@ -291,7 +291,7 @@ fn each_end_is_told_once() {
 }
 
 #[test]
-fn lists_come_in_parts_and_the_old_are_forgotten() {
+fn lists_are_paged_and_old_transfers_are_removed() {
     on_both(|open| {
         let catalogue = open();
         let labelled =
@@ -328,7 +328,7 @@ fn lists_come_in_parts_and_the_old_are_forgotten() {
 /// What each lane begins with is found whatever is queued. Prints how long that takes, and how fast transfers are put
 /// in; `RENKEI_QUEUED=100000` measures with as many.
 #[test]
-fn many_queued_transfers_are_no_burden() {
+fn a_long_queue_is_scheduled_quickly() {
     let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));
     on_both(|open| {
         let catalogue = open();

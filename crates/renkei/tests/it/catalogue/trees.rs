@@ -67,18 +67,18 @@ type Check = fn(&Place);
 
 /// What holds on both databases. Each gets a place of its own, or a server without volumes.
 const CHECKS: &[(&str, Check)] = &[
-    ("a tree does what the rules say", a_tree_does_what_the_rules_say),
+    ("a tree does what the rules say", a_tree_follows_the_rules_in_memory),
     ("a copy that follows is equal", a_copy_that_follows_is_equal),
     ("pages and the log make a copy", pages_and_the_log_make_a_copy),
-    ("a late copy takes the place of the old one", a_late_copy_takes_the_place_of_the_old_one),
-    ("own changes are kept until the log has them", own_changes_are_kept),
-    ("lists go by bytes", lists_go_by_bytes),
-    ("numbers are given once", numbers_are_given_once),
-    ("files and notes are kept", files_and_notes_are_kept),
-    ("volumes do not mix", volumes_do_not_mix),
-    ("a batch that fails leaves nothing", a_batch_that_fails_leaves_nothing),
-    ("what cannot be read is not missing", what_cannot_be_read_is_not_missing),
-    ("a wrong count is set right", a_wrong_count_is_set_right),
+    ("a late copy takes the place of the old one", a_snapshot_replaces_the_old_copy),
+    ("own changes are kept until the log has them", local_changes_are_stored),
+    ("lists go by bytes", listings_are_sorted_by_bytes),
+    ("numbers are given once", numbers_are_allocated_once),
+    ("files and notes are kept", files_and_dirty_names_are_stored),
+    ("volumes do not mix", volumes_are_separate),
+    ("a batch that fails leaves nothing", a_failed_batch_changes_nothing),
+    ("what cannot be read is not missing", an_unreadable_row_is_an_error_and_not_a_missing_one),
+    ("a wrong count is set right", a_wrong_count_is_corrected),
 ];
 
 #[test]
@@ -255,7 +255,7 @@ fn check_equal(tree: &VolumeTree, model: &MemoryTree) {
 
 // ---- what holds on both ----------------------------------------------------------------------------------------------
 
-fn a_tree_does_what_the_rules_say(place: &Place) {
+fn a_tree_follows_the_rules_in_memory(place: &Place) {
     let mut model = Model::default();
     let mut scripts = [Script::new(HERE, 11), Script::new(THERE, 12)];
     let mut batch: Vec<SequencedChange> = Vec::new();
@@ -292,7 +292,7 @@ fn check_use(tree: &VolumeTree, model: &MemoryTree) {
     assert_eq!(tree.usage().unwrap(), all);
 }
 
-fn a_wrong_count_is_set_right(place: &Place) {
+fn a_wrong_count_is_corrected(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     tree.decide(&[file(1, ROOT, b"a"), file(2, ROOT, b"b")]).unwrap();
@@ -390,7 +390,7 @@ fn pages_and_the_log_make_a_copy(place: &Place) {
     assert_eq!(copy.position().unwrap().given, home.position().unwrap().given);
 }
 
-fn a_late_copy_takes_the_place_of_the_old_one(place: &Place) {
+fn a_snapshot_replaces_the_old_copy(place: &Place) {
     let (mut model, mut script) = (Model::default(), Script::new(HERE, 31));
     let mut go_on = |home: &VolumeTree, count: usize| {
         let batch: Vec<SequencedChange> = (0..count).map(|_| script.next(&model.tree)).collect();
@@ -448,7 +448,7 @@ fn a_late_copy_takes_the_place_of_the_old_one(place: &Place) {
     }
 }
 
-fn own_changes_are_kept(place: &Place) {
+fn local_changes_are_stored(place: &Place) {
     let trees = place.open();
     let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
     let model = Model::default();
@@ -485,7 +485,7 @@ fn file(number: u64, dir: NodeId, name: &[u8]) -> SequencedChange {
     SequencedChange { origin: HERE, number, change }
 }
 
-fn lists_go_by_bytes(place: &Place) {
+fn listings_are_sorted_by_bytes(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     let mut names: Vec<Vec<u8>> =
@@ -517,7 +517,7 @@ fn lists_go_by_bytes(place: &Place) {
 
 /// SQLite gives what a statement returns before it commits, which may fail.
 #[test]
-fn a_draw_that_is_not_stored_fails() {
+fn allocating_a_number_fails_if_it_is_not_stored() {
     let place = Place { folder: tempfile::tempdir().unwrap(), named: String::new() };
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
@@ -532,7 +532,7 @@ fn a_draw_that_is_not_stored_fails() {
     assert_eq!(tree.draw(THERE, 10).unwrap(), 11..21);
 }
 
-fn numbers_are_given_once(place: &Place) {
+fn numbers_are_allocated_once(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     assert_eq!(tree.draw(HERE, 10).unwrap(), 1..11);
@@ -560,7 +560,7 @@ fn held(version: u64) -> HeldReplica {
     HeldReplica { version, stamp, digest: Some([version as u8; 32]) }
 }
 
-fn files_and_notes_are_kept(place: &Place) {
+fn files_and_dirty_names_are_stored(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     let all: Vec<_> = (1..=300).map(|n| (NodeId(n), Some(held(n)))).collect();
@@ -578,7 +578,7 @@ fn files_and_notes_are_kept(place: &Place) {
     assert_eq!(tree.note("other").unwrap(), None);
 }
 
-fn volumes_do_not_mix(place: &Place) {
+fn volumes_are_separate(place: &Place) {
     let trees = place.open();
     let (one, other) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
     one.decide(&[file(1, ROOT, b"a"), file(2, ROOT, b"b")]).unwrap();
@@ -606,7 +606,7 @@ fn volumes_do_not_mix(place: &Place) {
     assert!(one.decide(&[file(3, ROOT, b"d")]).is_err(), "another one has its name now");
 }
 
-fn a_batch_that_fails_leaves_nothing(place: &Place) {
+fn a_failed_batch_changes_nothing(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     tree.decide(&[file(1, ROOT, b"a")]).unwrap();
@@ -622,7 +622,7 @@ fn a_batch_that_fails_leaves_nothing(place: &Place) {
     assert_eq!(whole(&tree).1.len(), 3);
 }
 
-fn what_cannot_be_read_is_not_missing(place: &Place) {
+fn an_unreadable_row_is_an_error_and_not_a_missing_one(place: &Place) {
     let trees = place.open();
     let tree = trees.tree(VOLUME).unwrap();
     tree.decide(&[file(1, ROOT, b"a")]).unwrap();
@@ -675,7 +675,7 @@ fn victim() {
 }
 
 #[test]
-fn a_kill_leaves_whole_batches() {
+fn batches_are_atomic_when_the_process_is_killed() {
     let place = Place::new(String::new());
     for round in 0..4 {
         let mut process = Command::new(std::env::current_exe().unwrap())

@@ -114,7 +114,7 @@ fn save_data(kek: &Site) {
 }
 
 #[test]
-fn a_home_and_its_follower_are_one_after_a_restore() {
+fn a_home_and_its_follower_agree_after_a_restore() {
     let mut federation = with_volume();
     let folder = backup(&federation.kek, &federation.scratch(), "kek");
     save_data(&federation.kek);
@@ -122,7 +122,7 @@ fn a_home_and_its_follower_are_one_after_a_restore() {
 }
 
 #[test]
-fn what_a_follower_writes_after_its_restore_is_not_taken_for_what_it_wrote_before() {
+fn writes_after_a_restore_are_not_confused_with_writes_before_it() {
     let mut federation = with_volume();
     let folder = backup(&federation.titech, &federation.scratch(), "titech");
     for number in 0..5 {
@@ -142,7 +142,7 @@ fn what_a_follower_writes_after_its_restore_is_not_taken_for_what_it_wrote_befor
 }
 
 #[test]
-fn what_a_follower_wrote_after_its_backup_is_kept_when_it_is_restored() {
+fn writes_of_a_follower_after_its_backup_survive_a_restore() {
     let mut federation = with_volume();
     let folder = backup(&federation.titech, &federation.scratch(), "titech");
     federation.kek.kill9();
@@ -165,7 +165,7 @@ fn what_a_follower_wrote_after_its_backup_is_kept_when_it_is_restored() {
 }
 
 #[test]
-fn what_a_restored_follower_has_on_another_disk_is_looked_through_when_it_is_accepted() {
+fn files_on_the_new_disk_of_a_restored_follower_are_compared_when_accepted() {
     let mut federation = with_volume();
     put(&federation, "/genome/dir/held", "written before the backup");
     await_that("nothing waits", || followed(&federation.titech)["pending"] == 0);
@@ -210,7 +210,7 @@ fn what_a_restored_follower_has_on_another_disk_is_looked_through_when_it_is_acc
 }
 
 #[test]
-fn a_follower_whose_files_are_missing_on_the_new_disk_is_not_accepted_without_a_word() {
+fn missing_files_on_the_new_disk_of_a_follower_need_confirmation() {
     let federation = with_volume();
     put(&federation, "/genome/dir/own", "written at titech");
     await_that("nothing waits", || followed(&federation.titech)["pending"] == 0);
@@ -229,7 +229,7 @@ fn a_follower_whose_files_are_missing_on_the_new_disk_is_not_accepted_without_a_
 }
 
 #[test]
-fn a_home_that_is_restored_onto_another_directory_has_nothing_twice() {
+fn a_home_restored_onto_another_directory_has_no_duplicates() {
     let mut federation = with_volume();
     let folder = backup(&federation.kek, &federation.scratch(), "kek");
     put(&federation, "/genome/dir/new", "written by titech after the backup");
@@ -263,7 +263,7 @@ fn a_home_that_is_restored_onto_another_directory_has_nothing_twice() {
 }
 
 #[test]
-fn content_that_came_to_the_home_after_its_backup_is_taken_for_it() {
+fn content_that_the_home_received_after_its_backup_is_recognised() {
     let mut federation = with_volume();
     let (path, text) = ("/genome/dir/came", "written by titech before the backup");
     federation.kek.ok(&["volume", "pause", "genome"]);
@@ -294,7 +294,7 @@ fn content_that_came_to_the_home_after_its_backup_is_taken_for_it() {
 }
 
 #[test]
-fn a_queued_copy_goes_on_after_a_restore() {
+fn a_queued_copy_continues_after_a_restore() {
     let mut federation = Federation::two();
     fs::write(federation.titech.root().join("data"), "queued").unwrap();
     federation.kek.stop();
@@ -310,7 +310,7 @@ fn a_queued_copy_goes_on_after_a_restore() {
 }
 
 #[test]
-fn a_hub_that_was_restored_passes_on_what_it_passed_on_before() {
+fn a_restored_hub_relays_as_before() {
     let dir = tempfile::tempdir().unwrap();
     let mut hub = Site::start(dir.path(), "hub");
     let left = Site::start_private(dir.path(), "left", &hub);
@@ -345,7 +345,7 @@ fn restore_changed(site: &Site, folder: &Path, to: &Path) -> String {
 }
 
 #[test]
-fn a_backup_that_somebody_changed_leads_nowhere() {
+fn a_tampered_backup_cannot_write_outside() {
     let federation = Federation::two();
     let (titech, scratch) = (&federation.titech, federation.scratch());
     let folder = backup(titech, &scratch, "saved");
@@ -395,7 +395,7 @@ fn a_backup_that_somebody_changed_leads_nowhere() {
 }
 
 #[test]
-fn a_backup_is_whole_closed_and_never_put_over_something_else() {
+fn a_backup_is_complete_private_and_never_overwrites() {
     let mut federation = Federation::two();
     let scratch = federation.scratch();
     let folder = backup(&federation.kek, &scratch, "saved");

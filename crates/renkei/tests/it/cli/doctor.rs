@@ -51,7 +51,7 @@ fn a_setting_has_one_recommended_value() {
 }
 
 #[test]
-fn volumes_rules_lines_and_certificates_are_looked_at() {
+fn volumes_rules_lines_and_certificates_are_checked() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     titech.ok(&["volume", "create", "genome", "--storage", "data"]);

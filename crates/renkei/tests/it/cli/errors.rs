@@ -116,7 +116,7 @@ fn wrong_arguments() {
 }
 
 #[test]
-fn names_too_long_for_the_target() {
+fn names_too_long_for_the_target_are_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let file = file(&federation);
@@ -209,7 +209,7 @@ fn names_too_long_for_an_encrypted_folder() {
 }
 
 #[test]
-fn no_space_and_then_more() {
+fn a_full_disk_is_reported_and_the_copy_resumes_with_more_space() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let Some(small) = Mounted::tmpfs(&kek.root().join("small"), "size=40m") else { return };
@@ -473,7 +473,7 @@ fn a_connection_that_is_lost() {
 
 /// Ctrl-C stops in order and says how to go on.
 #[test]
-fn an_interrupted_copy_says_how_to_go_on() {
+fn an_interrupted_copy_says_how_to_resume() {
     let federation = Federation::two();
     let (proxy, copy) = stuck_copy(&federation, 20 * MIB, |_| {});
     let pid = rustix::process::Pid::from_child(&copy);
@@ -497,7 +497,7 @@ fn not_logged_in_and_no_pop() {
 }
 
 #[test]
-fn a_full_disk_is_told_of_what_is_written_by_its_own_name() {
+fn a_full_disk_is_reported_with_the_path_that_was_given() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let Some(_small) = Mounted::tmpfs(&kek.root().join("small"), "size=4m") else { return };

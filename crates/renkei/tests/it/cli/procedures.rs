@@ -138,7 +138,7 @@ fn block(page: &str, first: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_block_of_commands_is_typed_or_says_why_not() {
+fn every_block_of_commands_is_run_or_exempted_with_a_reason() {
     let mut unnamed = Vec::new();
     let mut seen = BTreeSet::new();
     for block in PAGES.iter().flat_map(|page| blocks(page)) {
@@ -289,7 +289,7 @@ fn let_in_by_ssh(from: &mut Terminal, to: &mut Machine, account: &str) {
 }
 
 #[test]
-fn a_pop_is_installed_saved_and_put_back_on_a_new_machine() {
+fn a_pop_is_installed_backed_up_and_restored_on_a_new_machine() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
@@ -386,7 +386,7 @@ fn a_drop_folder_is_forwarded() {
 }
 
 #[test]
-fn volumes_are_looked_after() {
+fn volumes_are_administered() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
@@ -401,7 +401,7 @@ fn volumes_are_looked_after() {
 }
 
 #[test]
-fn files_are_mounted_and_errors_read() {
+fn files_are_mounted_and_errors_explained() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
@@ -450,7 +450,7 @@ fn commands(printed: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_init_and_remedies_say_to_type_next_works() {
+fn commands_that_init_and_remedies_suggest_work() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }

@@ -21,7 +21,7 @@ fn plain(site: &Site, told: &str) -> String {
 }
 
 #[test]
-fn a_site_that_is_down_is_told_to_its_administrator_and_to_others() {
+fn an_unreachable_site_is_reported_to_its_administrator_and_to_others() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     kek.stop();
@@ -43,7 +43,7 @@ fn a_site_that_is_down_is_told_to_its_administrator_and_to_others() {
 }
 
 #[test]
-fn permission_denied_names_the_account_and_what_to_type() {
+fn permission_denied_names_the_account_and_the_command() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;
     std::fs::create_dir(kek.root().join("closed")).unwrap();
@@ -57,7 +57,7 @@ fn permission_denied_names_the_account_and_what_to_type() {
 }
 
 #[test]
-fn the_owner_of_a_directory_is_told_of_chmod() {
+fn the_owner_of_a_directory_is_advised_to_use_chmod() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;
     let closed = kek.root().join("closed");
@@ -76,7 +76,7 @@ fn the_owner_of_a_directory_is_told_of_chmod() {
 }
 
 #[test]
-fn a_name_that_is_no_text_is_no_hindrance_to_an_error() {
+fn a_name_that_is_not_utf_8_can_be_reported() {
     use std::os::unix::ffi::OsStrExt;
     let federation = Federation::two();
     let odd = std::ffi::OsStr::from_bytes(b"kek:/data/none\xff");
@@ -86,7 +86,7 @@ fn a_name_that_is_no_text_is_no_hindrance_to_an_error() {
 }
 
 #[test]
-fn each_verb_that_is_refused_names_account_directory_and_mode() {
+fn each_refusal_names_account_directory_and_mode() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;
     let closed = kek.root().join("closed");
@@ -141,7 +141,7 @@ fn each_verb_that_is_refused_names_account_directory_and_mode() {
 }
 
 #[test]
-fn what_is_to_be_typed_is_whole() {
+fn suggested_commands_are_complete() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     std::fs::create_dir_all(kek.root().join("my run/sub")).unwrap();
@@ -183,7 +183,7 @@ fn what_is_to_be_typed_is_whole() {
 }
 
 #[test]
-fn commands_that_are_printed_name_the_directory_that_was_given() {
+fn printed_commands_name_the_given_directory() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("pop").to_str().unwrap().to_owned();
     let run = |words: &[&str]| {
@@ -240,7 +240,7 @@ fn a_read_only_grant_names_the_volume_and_the_grant_and_no_temporary_name() {
 }
 
 #[test]
-fn names_that_are_nearly_right_are_corrected() {
+fn misspelt_names_get_a_suggestion() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let file = federation.scratch().join("file");
@@ -260,7 +260,7 @@ fn names_that_are_nearly_right_are_corrected() {
 }
 
 #[test]
-fn a_login_that_has_expired_says_how_it_was_made() {
+fn an_expired_login_says_how_it_was_created() {
     let federation = Federation::two();
     let titech = &federation.titech;
     titech.ok(&["login", "--hours", "3", "--pop", titech.dir().to_str().unwrap()]);
@@ -278,7 +278,7 @@ fn a_login_that_has_expired_says_how_it_was_made() {
 }
 
 #[test]
-fn a_laptop_without_a_pop_is_told_of_ssh() {
+fn a_laptop_without_a_pop_is_referred_to_ssh() {
     let federation = Federation::two();
     let laptop = federation.scratch().join("laptop");
     std::fs::create_dir(&laptop).unwrap();

@@ -40,7 +40,7 @@ fn tree() -> Federation {
 }
 
 #[test]
-fn ls_shows_what_is_there() {
+fn ls_shows_the_entries() {
     let federation = tree();
     let titech = &federation.titech;
     let place = |path: &str| federation.kek.place(path);
@@ -98,7 +98,7 @@ fn read_a_line(site: &Site, arguments: &[&str]) -> (String, Output) {
 }
 
 #[test]
-fn a_listing_that_nobody_reads_ends() {
+fn a_listing_into_a_closed_pipe_ends() {
     let federation = Federation::two();
     let many = federation.kek.root().join("many");
     std::fs::create_dir(&many).unwrap();
@@ -122,7 +122,7 @@ fn a_listing_that_nobody_reads_ends() {
 }
 
 #[test]
-fn content_that_nobody_reads_ends() {
+fn cat_into_a_closed_pipe_ends() {
     let federation = Federation::two();
     // More than a pipe holds.
     std::fs::write(federation.kek.root().join("f"), "a line that is long enough\n".repeat(1 << 16)).unwrap();
@@ -134,7 +134,7 @@ fn content_that_nobody_reads_ends() {
 }
 
 #[test]
-fn a_failure_of_cat_stands_beside_the_content() {
+fn a_failure_of_cat_is_reported_on_stderr() {
     let federation = tree();
     let (file, none) = (federation.kek.place("run/a.dat"), federation.kek.place("none"));
     let output = federation.titech.renkei(&["--json", "cat", &file, &none]);
@@ -146,7 +146,7 @@ fn a_failure_of_cat_stands_beside_the_content() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_told_by_its_cause() {
+fn a_failed_write_to_stdout_is_reported_with_its_cause() {
     let federation = tree();
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     for (verb, path) in [("ls", "run"), ("stat", "run"), ("du", "run"), ("cat", "run/a.dat")] {
@@ -174,7 +174,7 @@ fn a_pattern_without_a_match_is_a_name_that_does_not_exist() {
 }
 
 #[test]
-fn failures_do_not_keep_other_paths_from_being_worked_on() {
+fn failures_do_not_stop_the_other_paths() {
     let federation = tree();
     let titech = &federation.titech;
     let place = |path: &str| federation.kek.place(path);
@@ -198,7 +198,7 @@ fn failures_do_not_keep_other_paths_from_being_worked_on() {
 }
 
 #[test]
-fn stat_tells_everything() {
+fn stat_shows_everything() {
     let federation = tree();
     let path = federation.kek.root().join("run/b.dat");
     let time = SystemTime::UNIX_EPOCH + Duration::new(1_600_000_000, 123_456_789);
@@ -213,7 +213,7 @@ fn stat_tells_everything() {
 }
 
 #[test]
-fn directories_and_files_are_made_moved_and_removed() {
+fn directories_and_files_are_created_moved_and_removed() {
     let federation = tree();
     let (titech, root) = (&federation.titech, federation.kek.root());
     let place = |path: &str| federation.kek.place(path);
@@ -241,7 +241,7 @@ fn directories_and_files_are_made_moved_and_removed() {
 }
 
 #[test]
-fn sizes_and_room_are_told() {
+fn sizes_and_free_space_are_shown() {
     let federation = tree();
     let titech = &federation.titech;
     let place = federation.kek.place("run");
@@ -345,7 +345,7 @@ fn check_manifest(program: &str, manifest: &[u8], tree: &Path) {
 }
 
 #[test]
-fn a_tree_of_many_files_is_summed_without_waiting_for_each() {
+fn checksums_of_many_files_are_pipelined() {
     let federation = Federation::two();
     let root = federation.kek.root();
     for dir in 0..20 {
@@ -361,7 +361,7 @@ fn a_tree_of_many_files_is_summed_without_waiting_for_each() {
 }
 
 #[test]
-fn whoami_and_status_tell_who_and_what() {
+fn whoami_and_status_show_principal_and_state() {
     let federation = Federation::two();
     let titech = &federation.titech;
     let (_, me) = titech.json(&["whoami", "kek"]);
@@ -404,7 +404,7 @@ fn a_site_added_after_the_login_is_found() {
 }
 
 #[test]
-fn doctor_finds_what_is_wrong() {
+fn doctor_finds_problems() {
     let mut federation = Federation::two();
     let well = federation.titech.renkei(&["doctor", "kek"]);
     assert_eq!(well.status.code(), Some(0), "{}", text(&well));
@@ -435,7 +435,7 @@ fn doctor_finds_what_is_wrong() {
 }
 
 #[test]
-fn what_an_abandoned_transfer_left_is_removed_at_the_next_start() {
+fn leftovers_of_an_abandoned_transfer_are_removed_at_the_next_start() {
     let mut federation = Federation::two();
     let kek = &mut federation.kek;
     kek.kill9();
@@ -460,7 +460,7 @@ fn what_an_abandoned_transfer_left_is_removed_at_the_next_start() {
 
 /// A user's directory has no PoP that cleans it up: the next copy does.
 #[test]
-fn what_an_abandoned_copy_left_at_its_user_is_removed_by_the_next() {
+fn local_leftovers_of_an_abandoned_copy_are_removed_by_the_next() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let journals = titech.dir().join("state/journal");
@@ -487,7 +487,7 @@ fn journal_of(job: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_goes_up_and_is_kept_through_a_crash() {
+fn an_upload_survives_a_crash() {
     let mut federation = Federation::two();
     let file = federation.scratch().join("a.dat");
     std::fs::write(&file, b"hello").unwrap();
@@ -498,7 +498,7 @@ fn a_file_goes_up_and_is_kept_through_a_crash() {
 }
 
 #[test]
-fn a_copy_goes_on_when_the_pop_is_restarted_in_order() {
+fn a_copy_continues_after_an_orderly_restart_of_the_pop() {
     let mut federation = Federation::two();
     let scratch = federation.scratch();
     std::fs::write(scratch.join("big"), vec![7; 40 << 20]).unwrap();
@@ -515,7 +515,7 @@ fn a_copy_goes_on_when_the_pop_is_restarted_in_order() {
 }
 
 #[test]
-fn what_somebody_changed_in_an_unfinished_file_is_sent_again() {
+fn extents_changed_in_an_unfinished_file_are_sent_again() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let source = federation.scratch().join("big");
@@ -565,7 +565,7 @@ fn add_slots(journal: &std::path::Path, slots: std::ops::Range<u32>) {
 }
 
 #[test]
-fn progress_counts_what_was_sent_of_a_block() {
+fn progress_counts_parts_of_a_block() {
     let federation = Federation::two();
     let scratch = federation.scratch();
     std::fs::write(scratch.join("big"), vec![7; 12 << 20]).unwrap();
@@ -582,7 +582,7 @@ fn progress_counts_what_was_sent_of_a_block() {
 
 /// A terminal that shows `^C` pushes the bar out of its line, where it stays.
 #[test]
-fn a_copy_that_is_stopped_at_a_terminal_leaves_no_bar() {
+fn a_copy_interrupted_at_a_terminal_leaves_no_progress_bar() {
     if Command::new("script").arg("--version").output().is_err() {
         eprintln!("SKIPPED: there is no script(1), which makes a terminal");
         return;
@@ -612,7 +612,7 @@ fn a_copy_that_is_stopped_at_a_terminal_leaves_no_bar() {
 }
 
 #[test]
-fn nothing_is_copied_into_itself() {
+fn a_directory_is_not_copied_into_itself() {
     let federation = tree();
     let (place, site) = (federation.kek.place("run"), &federation.titech);
     assert_eq!(status(site, &["cp", "-r", &place, &format!("{place}/below")]), 2);
@@ -624,7 +624,7 @@ fn nothing_is_copied_into_itself() {
 }
 
 #[test]
-fn a_dry_run_into_nothing_removes_nothing() {
+fn a_dry_run_into_a_missing_destination_removes_nothing() {
     let federation = tree();
     let (titech, scratch) = (&federation.titech, federation.scratch());
     let source = scratch.join("source");
@@ -650,7 +650,7 @@ fn a_dry_run_into_nothing_removes_nothing() {
 }
 
 #[test]
-fn a_copy_is_tried_dry() {
+fn a_dry_run_changes_nothing() {
     let federation = tree();
     let (titech, kek) = (&federation.titech, &federation.kek);
     let (here, run) = (titech.root().join("run"), kek.place("run"));

@@ -79,7 +79,7 @@ fn is_told_to(site: &Site, cookie: &str, found: &Value) {
 }
 
 #[test]
-fn a_pop_that_is_well_tells_of_nothing() {
+fn a_healthy_pop_reports_no_condition() {
     let federation = Federation::two();
     let (status, told) = federation.titech.json(&["status"]);
     assert_eq!((status, &told["conditions"]), (0, &Value::Array(Vec::new())));
@@ -88,7 +88,7 @@ fn a_pop_that_is_well_tells_of_nothing() {
 }
 
 #[test]
-fn a_rejected_configuration_is_told_until_it_is_mended() {
+fn a_rejected_configuration_is_reported_until_it_is_fixed() {
     let federation = Federation::two();
     let titech = &federation.titech;
     let config = titech.dir().join("config.toml");
@@ -106,7 +106,7 @@ fn a_rejected_configuration_is_told_until_it_is_mended() {
 }
 
 #[test]
-fn a_storage_that_is_gone_is_told_everywhere_and_since_when_outlives_a_restart() {
+fn a_missing_storage_is_reported_everywhere_and_its_time_survives_a_restart() {
     let mut federation = Federation::two();
     let titech = &mut federation.titech;
     titech.stop();
@@ -130,7 +130,7 @@ fn a_storage_that_is_gone_is_told_everywhere_and_since_when_outlives_a_restart()
 }
 
 #[test]
-fn a_certificate_that_ends_is_told_with_growing_severity() {
+fn an_expiring_certificate_is_reported_with_growing_severity() {
     let federation = Federation::two();
     let titech = &federation.titech;
     let home = crate::wire::raw::home(titech);
@@ -160,7 +160,7 @@ fn a_certificate_that_ends_is_told_with_growing_severity() {
 }
 
 #[test]
-fn a_line_that_is_down_is_told() {
+fn a_line_that_is_down_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut hub = Site::start(dir.path(), "hub");
     let lonely = Site::start_private(dir.path(), "lonely", &hub);
@@ -174,7 +174,7 @@ fn a_line_that_is_down_is_told() {
 }
 
 #[test]
-fn a_volume_in_trouble_its_follower_and_a_partner_that_is_down_are_told() {
+fn a_failing_volume_its_follower_and_a_partner_that_is_down_are_reported() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     titech.ok(&["volume", "create", "genome", "--storage", "data"]);
@@ -207,7 +207,7 @@ fn a_volume_in_trouble_its_follower_and_a_partner_that_is_down_are_told() {
 }
 
 #[test]
-fn a_queue_that_stands_and_a_rule_that_fails_are_told() {
+fn a_stalled_queue_and_a_failing_rule_are_reported() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     std::fs::create_dir(titech.root().join("drop")).unwrap();
@@ -229,7 +229,7 @@ fn a_queue_that_stands_and_a_rule_that_fails_are_told() {
 }
 
 #[test]
-fn little_room_is_told() {
+fn low_space_is_reported() {
     let federation = Federation::two();
     let titech = &federation.titech;
     let small = federation.scratch().join("small");
@@ -244,7 +244,7 @@ fn little_room_is_told() {
 }
 
 #[test]
-fn a_partner_that_dies_while_nothing_goes_there_is_told() {
+fn a_dead_partner_without_traffic_is_reported() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let signal = |signal| {

@@ -47,7 +47,7 @@ fn volumes_show_their_replicas_followers_and_trouble() {
 }
 
 #[test]
-fn trust_shows_who_is_reached_and_what_changed() {
+fn trust_shows_reachable_partners_and_changed_cards() {
     let mut federation = Federation::two();
     let cookie = administrator(&federation.kek);
     let address = federation.titech.address.to_string();
@@ -74,7 +74,7 @@ fn trust_shows_who_is_reached_and_what_changed() {
 }
 
 #[test]
-fn the_map_says_who_somebody_would_be() {
+fn the_map_resolves_a_user_to_an_account() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     let own = account();
@@ -100,7 +100,7 @@ fn the_map_says_who_somebody_would_be() {
 }
 
 #[test]
-fn drop_folders_and_workers_are_the_administrators() {
+fn drop_folders_and_workers_are_shown_to_the_administrator_only() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     std::fs::create_dir(kek.root().join("inbox")).unwrap();
@@ -146,7 +146,7 @@ fn certificates_are_listed_and_revoked_ones_too() {
 }
 
 #[test]
-fn what_is_unfinished_is_dropped_by_whom_it_belongs_to() {
+fn unfinished_transfers_are_dropped_by_their_owners() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     let running = Running::start(titech, kek, "cut");

@@ -145,7 +145,7 @@ pub fn wait_for(site: &Site, page: &str, cookie: &str, is_there: impl Fn(&Answer
 }
 
 #[test]
-fn a_link_is_good_once() {
+fn a_login_link_works_once() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let link = kek.ok(&["console"]);
@@ -179,7 +179,7 @@ pub const PAGES: [&str; 13] = [
 ];
 
 #[test]
-fn a_stranger_is_led_to_a_page_that_says_what_this_is() {
+fn a_stranger_sees_a_page_that_explains_the_login() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let answer = get(kek, "/", "");
@@ -195,7 +195,7 @@ fn a_stranger_is_led_to_a_page_that_says_what_this_is() {
 }
 
 #[test]
-fn nobody_sees_a_page_without_a_session() {
+fn pages_need_a_session() {
     let federation = Federation::two();
     let kek = &federation.kek;
     for page in PAGES {
@@ -209,7 +209,7 @@ fn nobody_sees_a_page_without_a_session() {
 }
 
 #[test]
-fn browsers_are_told_what_to_keep_to() {
+fn security_headers_are_sent() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let link = kek.ok(&["console"]);
@@ -265,7 +265,7 @@ fn users_see_their_own_transfers_and_the_administrator_all() {
 }
 
 #[test]
-fn names_are_text_and_nothing_else() {
+fn names_are_escaped() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     let name = "a<script>alert(1)<!--'\" onx='&amp;";
@@ -278,7 +278,7 @@ fn names_are_text_and_nothing_else() {
 }
 
 #[test]
-fn forms_of_other_pages_are_refused() {
+fn cross_site_forms_are_refused() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let (cookie, other) = (log_in(kek, &kek.ok(&["console"])), user(kek, kek));
@@ -295,7 +295,7 @@ fn forms_of_other_pages_are_refused() {
 }
 
 #[test]
-fn who_is_revoked_or_not_mapped_any_more_is_out() {
+fn revoked_and_unmapped_users_lose_their_session() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     let out = |answer: &Answer| answer.status == 401;
@@ -310,7 +310,7 @@ fn who_is_revoked_or_not_mapped_any_more_is_out() {
 }
 
 #[test]
-fn what_ended_is_told_with_its_cause() {
+fn ended_transfers_are_shown_with_their_cause() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     std::fs::write(titech.root().join("file"), vec![7; 1 << 20]).unwrap();
@@ -335,7 +335,7 @@ pub fn hand_in(site: &Site, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_queued_transfer_is_told_and_changed() {
+fn a_queued_transfer_is_shown_and_changed() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     std::fs::write(kek.root().join("file"), vec![7; 64 << 20]).unwrap();
@@ -368,7 +368,7 @@ fn a_queued_transfer_is_told_and_changed() {
 }
 
 #[test]
-fn a_transfer_that_waits_says_for_what() {
+fn a_waiting_transfer_shows_its_cause() {
     let mut federation = Federation::two();
     federation.titech.kill9();
     let kek = &federation.kek;
@@ -392,7 +392,7 @@ fn a_transfer_that_waits_says_for_what() {
 }
 
 #[test]
-fn nobody_is_logged_in_by_a_form_of_another_page() {
+fn a_cross_site_form_logs_nobody_in() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let link = kek.ok(&["console"]);

@@ -20,7 +20,7 @@ fn url(federation: &Federation, page: &str) -> String {
 }
 
 #[test]
-fn a_link_opens_the_console_and_the_page_lives() {
+fn a_link_opens_the_console_and_the_page_updates() {
     let federation = Federation::two();
     let mut browser = log_in(&federation);
     browser.wait_for("document.body.innerText.includes('No transfer runs.')");
@@ -103,7 +103,7 @@ const NAMELESS: &str = "(() => {
 })()";
 
 #[test]
-fn it_works_without_a_script() {
+fn the_console_works_without_scripts() {
     let federation = Federation::two();
     let mut browser = Browser::start();
     browser.tell("Emulation.setScriptExecutionDisabled", json!({"value": true}));
@@ -130,7 +130,7 @@ fn press(browser: &mut Browser, key: &str, text: &str) -> Value {
 }
 
 #[test]
-fn a_session_that_ended_is_told_at_once() {
+fn an_ended_session_is_shown_at_once() {
     let federation = Federation::two();
     let mut browser = log_in(&federation);
     browser.wait_for("document.querySelector('h1')?.innerText == 'PoP of kek'");

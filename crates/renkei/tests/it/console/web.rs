@@ -85,7 +85,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn browsers_see_the_web_certificate_and_it_is_read_again() {
+fn browsers_see_the_web_certificate_and_it_is_reloaded() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     let web = Web::new(kek);
@@ -118,7 +118,7 @@ fn browsers_see_the_web_certificate_and_it_is_read_again() {
 }
 
 #[test]
-fn a_pair_that_is_bad_at_the_start_does_not_keep_the_pop_from_its_work() {
+fn a_bad_key_pair_at_the_start_does_not_stop_the_pop() {
     let mut federation = Federation::two();
     let web = Web::new(&federation.kek);
     web.set(&federation.kek);
@@ -130,7 +130,7 @@ fn a_pair_that_is_bad_at_the_start_does_not_keep_the_pop_from_its_work() {
 }
 
 #[test]
-fn the_link_says_how_to_get_past_the_warning_where_there_is_one() {
+fn the_link_explains_the_browser_warning_if_there_is_one() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let hex = |digest: &[u8], between: &str| {

@@ -33,7 +33,7 @@ fn first_code(report: &Value) -> String {
 }
 
 #[test]
-fn who_is_shut_out_has_neither_account_nor_grant() {
+fn a_blocked_user_has_neither_account_nor_grant() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     fs::create_dir(kek.root().join("shared")).unwrap();
@@ -53,7 +53,7 @@ fn who_is_shut_out_has_neither_account_nor_grant() {
 }
 
 #[test]
-fn a_user_of_the_own_site_is_shut_out_and_gets_no_certificate() {
+fn a_blocked_user_of_the_own_site_gets_no_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
     site.ok(&["ls", "kek:/data"]);
@@ -66,7 +66,7 @@ fn a_user_of_the_own_site_is_shut_out_and_gets_no_certificate() {
 }
 
 #[test]
-fn a_rule_that_may_be_a_slip_wants_a_word() {
+fn a_suspicious_rule_needs_confirmation() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let map = || fs::read_to_string(raw::home(kek).map_file()).unwrap();
@@ -92,7 +92,7 @@ fn a_rule_that_may_be_a_slip_wants_a_word() {
 }
 
 #[test]
-fn the_certificate_of_the_own_pop_is_not_revoked_by_a_slip() {
+fn revoking_the_own_pop_needs_confirmation() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
     let (code, cause) = refused(&site, &["revoke", "kek"]);

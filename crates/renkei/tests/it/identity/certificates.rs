@@ -30,7 +30,7 @@ fn days_left(leaf: &CertificateDer<'_>) -> u64 {
 }
 
 #[test]
-fn a_host_certificate_renews_itself_without_a_restart() {
+fn a_host_certificate_is_renewed_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
     let (pid, key) = (site.pid(), fs::read(raw::home(&site).host_key()).unwrap());
@@ -69,7 +69,7 @@ fn a_host_certificate_that_is_not_valid_yet_is_replaced_at_the_start() {
 }
 
 #[test]
-fn without_the_authority_an_expired_certificate_says_what_to_do() {
+fn an_expired_certificate_without_an_authority_names_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), "kek");
     site.stop();
@@ -100,7 +100,7 @@ fn endpoints(site: &Site, other: &Site) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_endpoint_reaches_partners_by_itself() {
+fn a_changed_endpoint_is_sent_to_partners() {
     let mut federation = Federation::two();
     let looked = raw::home(&federation.kek).told_file();
     until("the PoP knows its first card", || looked.exists());
@@ -118,7 +118,7 @@ fn a_changed_endpoint_reaches_partners_by_itself() {
 }
 
 #[test]
-fn a_private_address_is_not_taken_without_the_administrators_word() {
+fn a_private_address_needs_the_administrators_confirmation() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let before = endpoints(titech, kek);
@@ -132,7 +132,7 @@ fn a_private_address_is_not_taken_without_the_administrators_word() {
 }
 
 #[test]
-fn a_user_tells_no_cards() {
+fn a_user_cannot_update_cards() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let card = kek.ok(&["trust", "export"]);
@@ -144,7 +144,7 @@ fn a_user_tells_no_cards() {
 }
 
 #[test]
-fn a_changed_listen_is_told_and_announced_only_when_the_port_is_open() {
+fn a_changed_listen_address_is_announced_only_when_the_port_is_open() {
     let mut federation = Federation::two();
     let looked = raw::home(&federation.kek).told_file();
     until("the PoP knows its first card", || looked.exists());

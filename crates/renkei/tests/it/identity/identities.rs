@@ -22,7 +22,7 @@ fn command(dir: &Path) -> Command {
 }
 
 #[test]
-fn an_init_that_was_cut_off_is_taken_up() {
+fn an_interrupted_init_is_resumed() {
     let parent = tempfile::tempdir().unwrap();
     let listen = free_address().to_string();
     let init = ["init", "--site", "kek", "--listen", &listen];
@@ -58,7 +58,7 @@ fn an_init_that_was_cut_off_is_taken_up() {
 }
 
 #[test]
-fn init_can_be_given_again_and_adds_what_is_missing() {
+fn a_repeated_init_adds_missing_files() {
     let parent = tempfile::tempdir().unwrap();
     let (dir, data) = (parent.path().join("kek"), parent.path().join("data"));
     let listen = free_address().to_string();
@@ -88,7 +88,7 @@ fn trusted(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_login_elsewhere_adds_nobody_to_the_sites_that_the_own_pop_trusts() {
+fn a_login_at_another_site_does_not_change_the_trust_of_the_own_pop() {
     let federation = Federation::two();
     let parent = tempfile::tempdir().unwrap();
     let laptop = Site::start(parent.path(), "laptop");
@@ -106,7 +106,7 @@ fn a_login_elsewhere_adds_nobody_to_the_sites_that_the_own_pop_trusts() {
 }
 
 #[test]
-fn identities_are_side_by_side() {
+fn several_identities_coexist() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let parent = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ fn trusted(site: &Site) -> Vec<String> {
 }
 
 #[test]
-fn one_line_each_and_files_can_go() {
+fn one_line_at_each_site_establishes_trust_and_a_copy_works() {
     let dir = tempfile::tempdir().unwrap();
     let [kek, titech] = ["kek", "titech"].map(|name| Site::start(dir.path(), name));
     let line = invite(&kek);
@@ -52,7 +52,7 @@ fn one_line_each_and_files_can_go() {
 }
 
 #[test]
-fn a_line_is_for_one_site_and_until_it_is_cancelled() {
+fn an_invitation_is_for_one_site_and_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let [kek, titech, osaka] = ["kek", "titech", "osaka"].map(|name| Site::start(dir.path(), name));
     let line = invite(&kek);
@@ -74,7 +74,7 @@ fn a_line_is_for_one_site_and_until_it_is_cancelled() {
 }
 
 #[test]
-fn somebody_else_at_the_endpoint_does_not_learn_the_secret() {
+fn an_impostor_at_the_endpoint_does_not_learn_the_secret() {
     let dir = tempfile::tempdir().unwrap();
     let [kek, titech, osaka] = ["kek", "titech", "osaka"].map(|name| Site::start(dir.path(), name));
     let address = |site: &Site| site.address.to_string();
@@ -93,7 +93,7 @@ fn somebody_else_at_the_endpoint_does_not_learn_the_secret() {
 }
 
 #[test]
-fn who_comes_must_be_the_site_of_its_card() {
+fn the_joining_site_must_match_its_card() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let line = invite(kek);
@@ -111,7 +111,7 @@ fn who_comes_must_be_the_site_of_its_card() {
 }
 
 #[test]
-fn a_used_line_accepts_the_same_card_only() {
+fn a_used_invitation_accepts_the_same_card_only() {
     let dir = tempfile::tempdir().unwrap();
     let [kek, titech] = ["kek", "titech"].map(|name| Site::start(dir.path(), name));
     let line = invite(&kek);

@@ -100,7 +100,7 @@ fn a_grant_on_a_volume_of_root_makes_nobody_root() {
 }
 
 #[test]
-fn a_grant_on_a_volume_gives_nothing_of_its_account() {
+fn a_grant_on_a_volume_opens_no_other_files_of_its_account() {
     if !is_root() {
         return;
     }
@@ -112,7 +112,7 @@ fn a_grant_on_a_volume_gives_nothing_of_its_account() {
 }
 
 #[test]
-fn the_account_of_a_storage_gives_nothing_away() {
+fn uploads_to_a_storage_with_an_account_set_no_owner() {
     if !is_root() {
         return;
     }
@@ -126,7 +126,7 @@ fn the_account_of_a_storage_gives_nothing_away() {
 }
 
 #[test]
-fn replicas_give_nothing_away_whatever_the_home_says() {
+fn replicas_have_no_set_id_bits_or_owners_from_the_home() {
     if !is_root() {
         return;
     }
@@ -143,7 +143,7 @@ fn replicas_give_nothing_away_whatever_the_home_says() {
 }
 
 #[test]
-fn what_a_site_with_a_write_grant_sends_gives_nothing_away() {
+fn changes_of_a_site_with_a_write_grant_set_no_owner_or_set_id_bits() {
     if !is_root() {
         return;
     }
@@ -169,7 +169,7 @@ fn what_a_site_with_a_write_grant_sends_gives_nothing_away() {
 }
 
 #[test]
-fn who_works_as_its_own_account_keeps_what_it_may_give() {
+fn a_user_with_an_own_account_keeps_permitted_owners_and_modes() {
     if !is_root() {
         return;
     }
@@ -182,7 +182,7 @@ fn who_works_as_its_own_account_keeps_what_it_may_give() {
 }
 
 #[test]
-fn a_volume_works_as_root_only_where_that_is_said() {
+fn a_volume_runs_as_root_only_if_configured() {
     if !is_root() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_volume_works_as_root_only_where_that_is_said() {
 }
 
 #[test]
-fn a_guest_opens_no_set_id_file_to_others() {
+fn a_guest_exposes_no_set_id_file() {
     if !is_root() {
         return;
     }
@@ -292,7 +292,7 @@ fn a_guest_opens_no_set_id_file_to_others() {
 }
 
 #[test]
-fn nothing_is_put_under_names_that_nobody_sees() {
+fn reserved_names_cannot_be_written() {
     let Federation { titech, kek, .. } = &Federation::two();
     fs::write(kek.root().join("seen"), "content").unwrap();
     let file = titech.root().join("f");

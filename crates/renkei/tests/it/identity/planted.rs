@@ -34,7 +34,7 @@ fn until(command: &str) -> String {
 }
 
 #[test]
-fn a_drop_folder_gives_out_and_removes_nothing_of_others() {
+fn a_drop_folder_neither_reads_nor_removes_files_of_others() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
@@ -75,7 +75,7 @@ fn a_drop_folder_gives_out_and_removes_nothing_of_others() {
 }
 
 #[test]
-fn a_backup_is_not_written_where_somebody_else_leads_it() {
+fn a_backup_does_not_follow_planted_links() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
@@ -96,7 +96,7 @@ fn a_backup_is_not_written_where_somebody_else_leads_it() {
 }
 
 #[test]
-fn files_in_the_buffer_that_became_links_or_fifos_lead_nowhere() {
+fn links_and_fifos_planted_in_the_buffer_are_not_followed() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }

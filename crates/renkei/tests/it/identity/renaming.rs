@@ -59,7 +59,7 @@ fn copy_both_ways(titech: &Site, kek: &Site, name: &str) {
 }
 
 #[test]
-fn partners_take_the_new_name_over_and_the_former_one_goes_on() {
+fn partners_adopt_the_new_name_and_the_former_one_keeps_working() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     let (pid, login) = (kek.pid(), raw::user(kek));
@@ -105,7 +105,7 @@ fn partners_take_the_new_name_over_and_the_former_one_goes_on() {
 }
 
 #[test]
-fn a_partner_that_was_down_hears_of_it_and_a_stranger_does_not_get_the_name() {
+fn an_offline_partner_learns_the_new_name_later_and_a_stranger_cannot_take_it() {
     let mut federation = Federation::two();
     federation.titech.stop();
     rename(&mut federation.kek, &["--keep-days", "2"]);
@@ -117,7 +117,7 @@ fn a_partner_that_was_down_hears_of_it_and_a_stranger_does_not_get_the_name() {
 }
 
 #[test]
-fn a_volume_its_followers_and_the_queue_go_on() {
+fn a_volume_its_followers_and_the_queue_survive_renaming() {
     let mut federation = with_writer();
     let Federation { titech, kek, .. } = &mut federation;
     for site in [&*titech, &*kek] {
@@ -172,7 +172,7 @@ fn tell(titech: &Site, from: &Site, credential: &Credential, card: &str) -> Resu
 }
 
 #[test]
-fn a_name_that_means_something_at_a_partner_needs_its_administrator() {
+fn a_name_already_used_at_a_partner_needs_its_administrator() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     let logged = titech.logged().len();
@@ -192,7 +192,7 @@ fn a_name_that_means_something_at_a_partner_needs_its_administrator() {
 }
 
 #[test]
-fn only_the_pop_of_the_site_tells_its_new_name() {
+fn only_the_pop_of_a_site_can_rename_it() {
     let mut federation = Federation::two();
     federation.titech.stop();
     let host = Credential::host(&raw::home(&federation.kek), SystemTime::now()).unwrap();
@@ -228,7 +228,7 @@ fn listed(site: &Site, place: &str) {
 }
 
 #[test]
-fn lines_go_on_when_either_end_is_renamed() {
+fn lines_survive_renaming_of_either_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut hub = Site::start(dir.path(), "hub");
     let mut private = Site::start_private(dir.path(), "private", &hub);
@@ -258,7 +258,7 @@ fn lines_go_on_when_either_end_is_renamed() {
 }
 
 #[test]
-fn a_mount_goes_on() {
+fn a_mount_survives_renaming() {
     if !can_mount() {
         return;
     }

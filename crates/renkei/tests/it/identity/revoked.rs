@@ -39,7 +39,7 @@ fn moving(home: &Site, from: &Site) -> String {
 }
 
 #[test]
-fn a_user_who_is_revoked_moves_nothing_any_more_at_any_site() {
+fn a_revoked_user_is_refused_at_all_sites() {
     let folder = tempfile::tempdir().unwrap();
     let [home, from, to] = &sites(folder.path(), ["home", "from", "to"]);
     let id = moving(home, from);
@@ -64,7 +64,7 @@ fn a_user_who_is_revoked_moves_nothing_any_more_at_any_site() {
 
 /// The sites judge by themselves, also when the home PoP says no more than what was revoked.
 #[test]
-fn the_list_alone_ends_what_runs() {
+fn the_revocation_list_alone_ends_transfers() {
     let folder = tempfile::tempdir().unwrap();
     let [home, from, to] = &sites(folder.path(), ["home", "from", "to"]);
     let _id = moving(home, from);
@@ -87,7 +87,7 @@ fn the_list_alone_ends_what_runs() {
 }
 
 #[test]
-fn partners_that_do_nothing_for_the_user_hear_of_it_too() {
+fn partners_without_transfers_of_the_user_receive_the_list() {
     let mut federation = Federation::two();
     for was_down in [false, true] {
         let Federation { titech, kek, .. } = &mut federation;

@@ -70,7 +70,7 @@ fn is_moving(site: &Site) -> bool {
 }
 
 #[test]
-fn nothing_stops_and_partners_take_the_new_authority_over() {
+fn transfers_continue_and_partners_adopt_the_new_authority() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let (pid, first, login) = (kek.pid(), known(kek, kek), raw::user(kek));
@@ -109,7 +109,7 @@ fn nothing_stops_and_partners_take_the_new_authority_over() {
 }
 
 #[test]
-fn a_partner_that_was_down_takes_it_over_when_it_is_back() {
+fn an_offline_partner_adopts_the_new_authority_later() {
     let mut federation = Federation::two();
     federation.titech.stop();
     rotate(&federation.kek, &["--keep-days", "2"]);
@@ -146,7 +146,7 @@ fn take_by_hand(site: &Site, of: &Site) {
 }
 
 #[test]
-fn a_partner_that_comes_too_late_is_told_what_to_type() {
+fn a_partner_that_is_too_late_gets_the_command_to_run() {
     let mut federation = Federation::two();
     federation.titech.stop();
     rotate(&federation.kek, &[]);
@@ -172,7 +172,7 @@ fn a_partner_that_comes_too_late_is_told_what_to_type() {
 }
 
 #[test]
-fn without_an_overlap_partners_take_the_card_by_hand() {
+fn without_an_overlap_partners_accept_the_card_by_hand() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let stolen =
@@ -202,7 +202,7 @@ fn tell(federation: &Federation, credential: &Credential, card: &str) -> Result<
 }
 
 #[test]
-fn a_forged_or_replayed_hand_over_is_refused() {
+fn a_forged_or_replayed_rotation_is_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let first = kek.ok(&["trust", "export"]);
@@ -236,7 +236,7 @@ fn a_forged_or_replayed_hand_over_is_refused() {
 }
 
 #[test]
-fn what_either_authority_gave_is_taken_back() {
+fn certificates_of_both_authorities_can_be_revoked() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let home = raw::home(kek);
@@ -268,7 +268,7 @@ fn what_either_authority_gave_is_taken_back() {
 }
 
 #[test]
-fn a_command_that_is_killed_again_and_again_leaves_a_site_that_works() {
+fn a_rotation_killed_repeatedly_leaves_a_working_site() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     for after in (0..40).step_by(2) {
@@ -290,7 +290,7 @@ fn a_command_that_is_killed_again_and_again_leaves_a_site_that_works() {
 }
 
 #[test]
-fn a_backup_has_the_hand_over() {
+fn a_backup_contains_the_rotation() {
     let mut federation = Federation::two();
     let folder = federation.scratch().join("kek");
     federation.titech.stop();
@@ -310,7 +310,7 @@ fn a_backup_has_the_hand_over() {
 }
 
 #[test]
-fn a_changed_name_is_refused_also_with_a_new_authority() {
+fn a_changed_name_is_refused_even_with_a_new_authority() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
     rotate(&site, &[]);
@@ -324,7 +324,7 @@ fn a_changed_name_is_refused_also_with_a_new_authority() {
 }
 
 #[test]
-fn an_invitation_from_before_leads_to_the_site() {
+fn an_invitation_from_before_the_rotation_works() {
     let dir = tempfile::tempdir().unwrap();
     let (titech, kek) = (Site::start(dir.path(), "titech"), Site::start(dir.path(), "kek"));
     let line = kek.ok(&["invite"]);
@@ -336,7 +336,7 @@ fn an_invitation_from_before_leads_to_the_site() {
 }
 
 #[test]
-fn a_line_is_kept_when_either_end_gets_a_new_authority() {
+fn a_line_survives_rotation_at_either_end() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Site::start(dir.path(), "hub");
     let private = Site::start_private(dir.path(), "private", &hub);
@@ -362,7 +362,7 @@ fn a_line_is_kept_when_either_end_gets_a_new_authority() {
 }
 
 #[test]
-fn what_runs_goes_on_over_the_end_and_what_waits_is_renewed() {
+fn transfers_continue_past_the_overlap_and_queued_credentials_are_renewed() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let login = raw::user(kek);
@@ -392,7 +392,7 @@ fn what_runs_goes_on_over_the_end_and_what_waits_is_renewed() {
 }
 
 #[test]
-fn a_user_who_was_away_logs_in_again() {
+fn a_user_who_missed_the_rotation_logs_in_again() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let dir = federation.scratch().join("user");
@@ -421,7 +421,7 @@ fn a_user_who_was_away_logs_in_again() {
 }
 
 #[test]
-fn who_missed_two_new_authorities_needs_no_other_words_than_who_missed_one() {
+fn missing_two_rotations_needs_the_same_command_as_missing_one() {
     let mut federation = Federation::two();
     let dir = federation.scratch().join("user");
     federation.titech.stop();

@@ -54,7 +54,7 @@ fn refused(status: i32, code: &str, side: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn links_do_not_lead_out_of_a_storage() {
+fn symlinks_do_not_escape_a_storage() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let outside = federation.scratch().join("outside");
@@ -83,7 +83,7 @@ fn links_do_not_lead_out_of_a_storage() {
 
 /// Names that climb are refused by the decoder, wherever they stand.
 #[test]
-fn climbing_names_are_refused_on_the_wire() {
+fn dot_dot_is_refused_on_the_wire() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let climb = |bytes: Vec<u8>| -> Vec<u8> {
@@ -118,7 +118,7 @@ fn climbing_names_are_refused_on_the_wire() {
 
 /// A directory becomes a link out of the storage and back all the time, while files go into it and come from it.
 #[test]
-fn a_race_with_links_leads_nowhere() {
+fn a_race_with_symlinks_does_not_escape() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let scratch = federation.scratch();
@@ -167,7 +167,7 @@ fn assert_no_secret(dir: &Path) {
 }
 
 #[test]
-fn work_is_done_as_the_mapped_account() {
+fn operations_run_as_the_mapped_account() {
     if needs_root() {
         return;
     }
@@ -246,7 +246,7 @@ fn a_storages_own_account_cleans_up() {
 }
 
 #[test]
-fn nobody_is_let_in_by_default() {
+fn access_is_denied_by_default() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let account = crate::federation::account();
@@ -266,7 +266,7 @@ fn nobody_is_let_in_by_default() {
 }
 
 #[test]
-fn a_read_only_storage_is_only_read() {
+fn a_read_only_storage_refuses_writes() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let store = federation.scratch().join("ro");
@@ -424,7 +424,7 @@ pub fn foreign_name(uris: &[&str]) -> (SiteCard, Credential) {
 }
 
 #[test]
-fn revoked_certificates_are_refused_wherever_it_is_known() {
+fn revoked_certificates_are_refused_at_sites_with_the_list() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let account = crate::federation::account();
@@ -444,7 +444,7 @@ fn revoked_certificates_are_refused_wherever_it_is_known() {
 
 /// A site learns the other's revocation list from any session with it.
 #[test]
-fn a_revoked_pop_is_not_believed() {
+fn a_revoked_pop_is_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     titech.ok(&["ls", &kek.place("")]);
@@ -488,7 +488,7 @@ fn ends_when(
 
 /// Whoever is shut out while a copy runs has it stopped, whichever side sends.
 #[test]
-fn shutting_out_ends_what_runs() {
+fn blocking_a_user_ends_running_transfers() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let account = crate::federation::account();
@@ -525,7 +525,7 @@ fn shutting_out_ends_what_runs() {
 
 /// A long piece of work for a client that has gone is given up.
 #[test]
-fn nobody_is_worked_for() {
+fn a_request_ends_when_its_client_is_gone() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     fs::File::create(kek.root().join("huge")).unwrap().set_len(1 << 40).unwrap();
@@ -550,7 +550,7 @@ fn nobody_is_worked_for() {
 }
 
 #[test]
-fn an_endpoint_of_another_site_is_noticed() {
+fn an_endpoint_of_another_site_is_detected() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let mut export = kek.command();
@@ -581,7 +581,7 @@ fn clocks_and_versions_must_agree() {
 }
 
 #[test]
-fn a_partner_whose_clock_differs_is_told_to_the_administrator() {
+fn a_clock_difference_is_reported_to_the_administrator() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let host = Credential::host(&raw::home(titech), SystemTime::now()).unwrap();
@@ -605,7 +605,7 @@ fn a_partner_whose_clock_differs_is_told_to_the_administrator() {
 }
 
 #[test]
-fn secrets_that_others_can_read_are_refused() {
+fn secrets_readable_by_others_are_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let secret = raw::home(titech).user_credential();
@@ -615,7 +615,7 @@ fn secrets_that_others_can_read_are_refused() {
 }
 
 #[test]
-fn a_rule_for_all_users_of_a_site_leads_to_no_account_of_the_system() {
+fn a_wildcard_rule_maps_to_no_system_account() {
     let dir = tempfile::tempdir().unwrap();
     let kek = Site::start(dir.path(), "kek");
     let evil = SiteName::parse("evil").unwrap();

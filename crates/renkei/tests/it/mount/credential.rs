@@ -95,7 +95,7 @@ fn logged(dir: &Path) -> String {
 }
 
 #[test]
-fn a_mount_waits_for_the_next_login_and_goes_on() {
+fn a_mount_waits_for_the_next_login_and_continues() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.there("f"), "of kek").unwrap();
     expire(&mount.site);
@@ -114,7 +114,7 @@ fn a_mount_waits_for_the_next_login_and_goes_on() {
 }
 
 #[test]
-fn a_mount_waits_for_the_storage_that_was_meant_and_says_so() {
+fn a_mount_waits_for_its_original_storage_and_reports_it() {
     let Some(mount) = Mount::new() else { return };
     fs::write(mount.there("f"), "of kek").unwrap();
     let (meant, aside) = (mount.there(""), mount.scratch().join("aside"));
@@ -133,7 +133,7 @@ fn a_mount_waits_for_the_storage_that_was_meant_and_says_so() {
 }
 
 #[test]
-fn a_mount_that_does_not_wait_works_again_after_the_next_login() {
+fn a_no_wait_mount_works_again_after_the_next_login() {
     let Some(mut mount) = Mount::with(&["--when-lost", "fail", "--attr-ttl", "0"]) else { return };
     fs::write(mount.there("f"), "of kek").unwrap();
     expire(&mount.site);
@@ -191,7 +191,7 @@ impl Drop for Machine {
 }
 
 #[test]
-fn a_mount_credential_renews_itself_and_is_listed_and_revoked() {
+fn a_mount_credential_is_renewed_listed_and_revoked() {
     if !can_mount() {
         return;
     }
@@ -222,7 +222,7 @@ fn a_mount_credential_renews_itself_and_is_listed_and_revoked() {
 }
 
 #[test]
-fn a_mount_follows_when_its_site_replaces_its_authority() {
+fn a_mount_survives_rotation_of_its_authority() {
     if !can_mount() {
         return;
     }
@@ -242,7 +242,7 @@ fn a_mount_follows_when_its_site_replaces_its_authority() {
 }
 
 #[test]
-fn a_mount_credential_is_for_files_alone_and_the_administrator_gives_it() {
+fn a_mount_credential_is_for_files_only_and_issued_by_the_administrator() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
     let machine = Machine::granted(dir.path(), &site);

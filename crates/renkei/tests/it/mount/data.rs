@@ -62,7 +62,7 @@ impl Drop for Mapping {
 }
 
 #[test]
-fn what_a_full_disk_did_not_take_is_not_shown() {
+fn data_refused_by_a_full_disk_is_not_shown() {
     let Some(mount) = Mount::new() else { return };
     let Some(_small) = Mounted::tmpfs(&mount.there("small"), "size=2m") else { return };
     let (path, there) = (mount.path("small/file"), mount.there("small/file"));
@@ -138,7 +138,7 @@ fn reopen(chance: &mut Chance, file: &mut File, path: &Path, model: &[u8]) {
 }
 
 #[test]
-fn random_calls_do_what_the_model_does() {
+fn random_calls_agree_with_the_model() {
     let Some(mount) = Mount::new() else { return };
     for seed in [1, 0x9e37_79b9_7f4a_7c15] {
         let (mut chance, mut model) = (Chance(seed), Vec::new());
@@ -155,7 +155,7 @@ fn random_calls_do_what_the_model_does() {
 }
 
 #[test]
-fn what_is_mapped_is_written_after_the_file_is_closed() {
+fn mapped_pages_are_written_back_after_close() {
     let Some(mount) = Mount::new() else { return };
     let file = File::options().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
     file.set_len(10_000).unwrap();
@@ -172,7 +172,7 @@ fn what_is_mapped_is_written_after_the_file_is_closed() {
 }
 
 #[test]
-fn appending_goes_to_the_end_whoever_made_it() {
+fn appends_go_to_the_end_of_the_file() {
     let Some(mount) = Mount::new() else { return };
     let append = |text: &str| {
         let mut file = File::options().append(true).create(true).open(mount.path("log")).unwrap();
@@ -208,7 +208,7 @@ fn appending_goes_to_the_end_whoever_made_it() {
 }
 
 #[test]
-fn a_removed_file_is_used_until_it_is_closed() {
+fn a_removed_file_is_usable_until_it_is_closed() {
     let Some(mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "content").unwrap();
     let mut reader = File::open(mount.path("f")).unwrap();
@@ -235,7 +235,7 @@ fn a_removed_file_is_used_until_it_is_closed() {
 }
 
 #[test]
-fn a_file_that_is_renamed_while_it_is_written_has_its_content_at_the_new_name() {
+fn a_file_renamed_while_open_is_published_at_the_new_name() {
     let Some(mount) = Mount::new() else { return };
     fs::create_dir_all(mount.path("a/b")).unwrap();
     fs::create_dir(mount.path("z")).unwrap();
@@ -258,7 +258,7 @@ fn a_file_that_is_renamed_while_it_is_written_has_its_content_at_the_new_name() 
 }
 
 #[test]
-fn times_modes_and_sizes_are_kept() {
+fn times_modes_and_sizes_are_preserved() {
     let Some(mount) = Mount::new() else { return };
     let path = mount.path("f");
     let mut file = File::create(&path).unwrap();
@@ -286,7 +286,7 @@ fn times_modes_and_sizes_are_kept() {
 }
 
 #[test]
-fn many_threads_make_and_remove_at_a_time() {
+fn many_threads_create_and_remove_concurrently() {
     let Some(mount) = Mount::new() else { return };
     fs::create_dir(mount.path("shared")).unwrap();
     let work = |number: usize, base: std::path::PathBuf| {
@@ -333,7 +333,7 @@ fn a_directory_is_renamed_while_others_work_below_it() {
 }
 
 #[test]
-fn a_large_directory_is_listed_whole_and_again() {
+fn a_large_directory_is_listed_completely_and_again() {
     let Some(mount) = Mount::new() else { return };
     fs::create_dir(mount.there("many")).unwrap();
     for number in 0..3000 {
@@ -357,7 +357,7 @@ fn a_large_directory_is_listed_whole_and_again() {
 }
 
 #[test]
-fn programs_work() {
+fn common_programs_work() {
     let Some(mount) = Mount::new() else { return };
     let tree = mount.scratch().join("tree");
     fs::create_dir_all(tree.join("sub/deep")).unwrap();

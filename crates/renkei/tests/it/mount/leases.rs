@@ -90,13 +90,13 @@ impl Numbers {
 }
 
 #[test]
-fn what_one_mount_changed_the_other_does_not_show_as_it_was() {
+fn a_change_by_one_mount_is_seen_by_the_other() {
     let Some((_dir, kek, points)) = two() else { return };
     change_and_look(&kek, &points);
 }
 
 #[test]
-fn what_one_mount_changed_a_mount_of_all_that_a_site_has_does_not_show_as_it_was() {
+fn a_change_by_one_mount_is_seen_by_a_mount_of_the_whole_site() {
     let Some((_dir, kek, points)) = two_of_which_one_is_of_all() else { return };
     // A storage beside it, of which nobody tells.
     fs::write(kek.root().join("plain"), "1").unwrap();
@@ -176,7 +176,7 @@ fn change_and_look(kek: &Site, points: &[Point; 2]) {
 }
 
 #[test]
-fn nothing_is_shown_that_is_older_than_what_was_done_before() {
+fn no_mount_shows_state_older_than_an_acknowledged_change() {
     let Some((_dir, _kek, [writer, reader])) = two_of_which_one_is_of_all() else { return };
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     fs::write(writer.path("f"), "").unwrap();
@@ -213,7 +213,7 @@ fn nothing_is_shown_that_is_older_than_what_was_done_before() {
 }
 
 #[test]
-fn a_mount_that_is_gone_holds_nobody_up_longer_than_its_term() {
+fn a_dead_mount_delays_others_for_its_lease_term_at_most() {
     let Some((_dir, _kek, [maker, gone])) = two() else { return };
     fs::create_dir(maker.path("d")).unwrap();
     assert!(fs::read_dir(gone.path("d")).unwrap().next().is_none());
@@ -227,7 +227,7 @@ fn a_mount_that_is_gone_holds_nobody_up_longer_than_its_term() {
 }
 
 #[test]
-fn a_mount_that_ends_in_order_says_that_it_believes_nothing_any_more() {
+fn an_unmounted_mount_returns_its_leases() {
     let Some((_dir, kek, [first, second])) = two() else { return };
     fs::write(first.path("f"), "one").unwrap();
     assert_eq!(second.len("f"), Some(3));
@@ -246,7 +246,7 @@ fn a_mount_that_ends_in_order_says_that_it_believes_nothing_any_more() {
 }
 
 #[test]
-fn a_pop_that_was_killed_acknowledges_nothing_that_a_mount_may_not_have_heard_of() {
+fn a_restarted_pop_waits_for_leases_given_before_it_was_killed() {
     let Some((_dir, mut kek, [maker, other])) = two() else { return };
     fs::write(maker.path("f"), "1").unwrap();
     assert_eq!(other.len("f"), Some(1));
@@ -271,7 +271,7 @@ fn a_pop_that_was_killed_acknowledges_nothing_that_a_mount_may_not_have_heard_of
 }
 
 #[test]
-fn what_another_mount_makes_in_a_new_directory_is_there() {
+fn entries_made_by_another_mount_in_a_new_directory_are_seen() {
     let Some((_dir, _kek, points)) = two() else { return };
     for round in 0..20 {
         let dir = format!("d{round}");
@@ -292,7 +292,7 @@ fn what_another_mount_makes_in_a_new_directory_is_there() {
 }
 
 #[test]
-fn a_mount_at_a_follower_shows_what_the_follower_has() {
+fn a_mount_at_a_follower_shows_the_tree_of_the_follower() {
     if !can_mount() {
         return;
     }

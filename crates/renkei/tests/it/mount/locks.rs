@@ -71,7 +71,7 @@ fn locks_exclude_each_other_over_two_mounts() {
 }
 
 #[test]
-fn whoever_waits_for_a_lock_can_be_ended() {
+fn waiting_for_a_lock_can_be_interrupted() {
     let Some((_dir, _kek, [a, b])) = two() else { return };
     let first = open(&a, "f");
     flock(&first, libc::LOCK_EX | TRY).unwrap();
@@ -92,7 +92,7 @@ fn waiting(point: &Point) -> Child {
 }
 
 #[test]
-fn a_mount_that_is_gone_has_no_locks_after_its_term() {
+fn locks_of_a_dead_mount_expire_with_its_lease_term() {
     let Some((_dir, _kek, [a, b])) = two() else { return };
     let (first, second) = (open(&a, "f"), open(&b, "f"));
     flock(&first, libc::LOCK_EX | TRY).unwrap();

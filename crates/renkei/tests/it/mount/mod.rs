@@ -136,7 +136,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_mount_that_ends_late_leaves_the_next_one_at_its_place() {
+fn a_late_unmount_leaves_the_next_mount_in_place() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.there("held"), "held").unwrap();
     let held = fs::File::open(mount.path("held")).unwrap();
@@ -172,7 +172,7 @@ pub fn number<T>(outcome: io::Result<T>) -> i32 {
 // ---- begin and end ---------------------------------------------------------------------------------------------------
 
 #[test]
-fn what_is_closed_is_at_the_site_and_what_is_at_the_site_is_seen() {
+fn closed_files_are_at_the_site_and_changes_at_the_site_are_seen() {
     let Some(mount) = Mount::new() else { return };
     fs::create_dir(mount.path("run")).unwrap();
     fs::write(mount.path("run/a"), "from the mount").unwrap();
@@ -191,7 +191,7 @@ fn what_is_closed_is_at_the_site_and_what_is_at_the_site_is_seen() {
 }
 
 #[test]
-fn who_has_a_version_open_goes_on_reading_it() {
+fn an_open_version_stays_readable() {
     let Some(mount) = Mount::new() else { return };
     fs::write(mount.there("f"), "the first version").unwrap();
     let mut first = fs::File::open(mount.path("f")).unwrap();
@@ -206,7 +206,7 @@ fn who_has_a_version_open_goes_on_reading_it() {
 }
 
 #[test]
-fn nobody_sees_what_is_not_closed_yet() {
+fn files_are_invisible_until_closed() {
     let Some(mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "old").unwrap();
     let mut file = fs::File::create(mount.path("f")).unwrap();
@@ -223,7 +223,7 @@ fn nobody_sees_what_is_not_closed_yet() {
 }
 
 #[test]
-fn umount_refuses_while_it_is_used_and_leaves_nothing() {
+fn umount_refuses_while_in_use_and_leaves_nothing() {
     let Some(mount) = Mount::new() else { return };
     let mut file = fs::File::create(mount.path("f")).unwrap();
     file.write_all(b"written").unwrap();
@@ -246,7 +246,7 @@ fn umount_refuses_while_it_is_used_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_written_is_published_when_the_process_is_told_to_end() {
+fn open_files_are_published_on_sigterm() {
     let Some(mount) = Mount::new() else { return };
     let mut file = fs::File::create(mount.path("f")).unwrap();
     file.write_all(b"not closed").unwrap();
@@ -283,7 +283,7 @@ impl Drop for Writer {
 }
 
 #[test]
-fn a_killed_mount_is_cleaned_up_by_the_next_and_by_umount() {
+fn a_killed_mount_is_cleaned_up_by_the_next_mount_and_by_umount() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "closed").unwrap();
     let writer = Writer::start(&mount.path("g"), b"not closed");
@@ -313,7 +313,7 @@ fn a_read_only_mount_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_mounted_says_why() {
+fn a_failed_mount_names_its_cause() {
     let Some(mount) = Mount::new() else { return };
     let refused = |source: &str, point: &Path| {
         let output = mount.site.renkei(&["mount", source, point.to_str().unwrap()]);
@@ -336,7 +336,7 @@ fn what_cannot_be_mounted_says_why() {
 }
 
 #[test]
-fn calls_wait_while_the_pop_is_gone_and_go_on() {
+fn calls_wait_while_the_pop_is_down_and_continue() {
     let Some(mut mount) = Mount::new() else { return };
     fs::write(mount.path("f"), "before").unwrap();
     fs::create_dir(mount.path("d")).unwrap();
@@ -359,7 +359,7 @@ fn calls_wait_while_the_pop_is_gone_and_go_on() {
 }
 
 #[test]
-fn a_writer_goes_on_after_the_pop_was_killed() {
+fn a_writer_continues_after_the_pop_was_killed() {
     let Some(mut mount) = Mount::new() else { return };
     let content: Vec<u8> = (0..6 << 18).flat_map(|number: u32| number.to_le_bytes()).collect();
     let source = mount.scratch().join("source");
@@ -379,7 +379,7 @@ fn a_writer_goes_on_after_the_pop_was_killed() {
 }
 
 #[test]
-fn a_local_file_is_read_directly() {
+fn local_files_use_fuse_passthrough() {
     for words in [&[][..], &["--read-only"]] {
         let Some(mut mount) = Mount::with(words) else { return };
         let content: Vec<u8> = (0..1 << 19).flat_map(|number: u32| number.to_le_bytes()).collect();
@@ -406,7 +406,7 @@ fn a_local_file_is_read_directly() {
 }
 
 #[test]
-fn calls_fail_with_a_reason_where_that_is_wanted() {
+fn calls_of_a_no_wait_mount_fail_with_a_logged_cause() {
     let Some(mut mount) = Mount::with(&["--when-lost", "fail", "--attr-ttl", "0"]) else { return };
     fs::write(mount.path("f"), "before").unwrap();
     mount.site.kill9();
@@ -435,7 +435,7 @@ pub fn errors(point: &Path) -> String {
 }
 
 #[test]
-fn a_mount_point_that_is_used_or_has_files_is_refused() {
+fn a_mount_point_in_use_or_with_files_is_refused() {
     let parent = tempfile::tempdir().unwrap();
     let site = Site::start(parent.path(), "kek");
     let full = parent.path().join("full");

@@ -75,7 +75,7 @@ fn opening() {
 }
 
 #[test]
-fn modes_of_what_is_made_follow_the_umask() {
+fn modes_of_new_entries_follow_the_umask() {
     let Some(mount) = Mount::new() else { return };
     mount.sh("umask 027; echo x > a; mkdir d; umask 077; echo x > b; mkdir e; umask 0; echo x > c; mkdir f");
     let modes = mount.sh("stat -c %a a b c d e f").replace('\n', " ");
@@ -243,7 +243,7 @@ fn special_files_and_attributes_are_refused() {
 }
 
 #[test]
-fn room_is_made_by_extending() {
+fn fallocate_extends_files() {
     let Some(mount) = Mount::new() else { return };
     let file = File::create(mount.path("f")).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -260,7 +260,7 @@ fn room_is_made_by_extending() {
 }
 
 #[test]
-fn modes_keep_others_out() {
+fn modes_deny_access_to_others() {
     let Some(mount) = Mount::with(&["--allow-other"]) else { return };
     // SAFETY: asks for a number alone.
     if unsafe { libc::geteuid() } != 0 {
@@ -286,7 +286,7 @@ fn modes_keep_others_out() {
 }
 
 /// What is done with hard links in a mount, and what has to be seen.
-pub fn expect_hard_links_written_one_by_one(sh: impl Fn(&str) -> String) {
+pub fn expect_hard_links_independent_when_written(sh: impl Fn(&str) -> String) {
     // A backup is a link that is made before a change: it keeps what was there.
     assert_eq!(
         sh("echo one > f; ln f f.bak; stat -c %h f f.bak; test f -ef f.bak && echo one file"),
@@ -329,7 +329,7 @@ pub fn expect_hard_links_written_one_by_one(sh: impl Fn(&str) -> String) {
 }
 
 #[test]
-fn what_was_brought_ahead_is_not_told_after_it_was_changed_here() {
+fn prefetched_attributes_are_dropped_after_a_local_change() {
     let Some(mount) = Mount::new() else { return };
     mount.sh("mkdir d; for i in $(seq 10 29); do echo old > d/$i; done");
     std::thread::sleep(std::time::Duration::from_millis(1200));
@@ -339,7 +339,7 @@ fn what_was_brought_ahead_is_not_told_after_it_was_changed_here() {
 }
 
 #[test]
-fn hard_links_are_written_one_by_one() {
+fn hard_links_are_independent_when_written() {
     let Some(mount) = Mount::new() else { return };
-    expect_hard_links_written_one_by_one(|text| mount.sh(text));
+    expect_hard_links_independent_when_written(|text| mount.sh(text));
 }

@@ -79,7 +79,7 @@ fn read(files: &RemoteFiles, path: &RelPath) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_goes_by_number_by_name_or_as_listed_finds_them_on_their_way() {
+fn files_opened_by_inode_by_name_or_as_listed_are_prefetched() {
     let federation = Federation::two();
     make_files(&federation.kek.root().join("d"));
     let orders: [fn(&mut Vec<Item>); 3] = [
@@ -100,7 +100,7 @@ fn whoever_goes_by_number_by_name_or_as_listed_finds_them_on_their_way() {
 }
 
 #[test]
-fn what_was_on_its_way_is_not_shown_if_it_changed_before_it_was_opened() {
+fn prefetched_content_is_dropped_if_it_changed_before_the_open() {
     let federation = Federation::two();
     let dir = federation.kek.root().join("d");
     make_files(&dir);
@@ -123,7 +123,7 @@ fn what_was_on_its_way_is_not_shown_if_it_changed_before_it_was_opened() {
 }
 
 #[test]
-fn a_version_that_was_brought_and_is_known_is_opened_as_it_is_wherever_the_site_goes() {
+fn a_prefetched_version_with_valid_attributes_is_opened_without_the_site() {
     let mut federation = Federation::two();
     let dir = federation.kek.root().join("d");
     make_files(&dir);
@@ -170,7 +170,7 @@ fn a_version_that_was_brought_and_is_known_is_opened_as_it_is_wherever_the_site_
 }
 
 #[test]
-fn a_tree_that_is_copied_out_of_a_mount_is_on_its_way() {
+fn a_tree_copied_out_of_a_mount_is_prefetched() {
     if !can_mount() {
         return;
     }

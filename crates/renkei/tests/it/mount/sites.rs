@@ -2,7 +2,7 @@
 //! works on, and nothing of it is ever lost.
 
 use crate::federation::{Federation, Site, account};
-use crate::mount::posix::expect_hard_links_written_one_by_one;
+use crate::mount::posix::expect_hard_links_independent_when_written;
 use crate::mount::{can_mount, end};
 use crate::tree::noise;
 use crate::volume::following::subscribe;
@@ -394,12 +394,12 @@ fn publish_late(late: usize) {
 }
 
 #[test]
-fn an_older_draft_of_the_home_stands_beside_what_the_follower_closed() {
+fn an_older_draft_of_the_home_becomes_a_conflict_copy() {
     publish_late(0);
 }
 
 #[test]
-fn an_older_draft_of_a_follower_stands_beside_what_the_home_closed() {
+fn an_older_draft_of_a_follower_becomes_a_conflict_copy() {
     publish_late(1);
 }
 
@@ -424,7 +424,7 @@ fn open_after_close(sites: &Sites, round: usize) {
 }
 
 #[test]
-fn an_open_sees_what_was_closed_at_the_other_site_before() {
+fn an_open_sees_earlier_closes_at_the_other_site() {
     let Some(sites) = Sites::new() else { return };
     (1..=30).for_each(|round| open_after_close(&sites, round));
     sites.settle();
@@ -442,7 +442,7 @@ fn read_in_peace(sites: &Sites, side: usize, name: &str, expected: &[u8]) {
 }
 
 #[test]
-fn an_open_sees_what_was_closed_after_a_time_in_which_nobody_wrote() {
+fn an_open_sees_a_close_after_an_idle_time() {
     let Some(sites) = Sites::new() else { return };
     let mut content = b"the first".to_vec();
     fs::write(sites.path(0, FILE), &content).unwrap();
@@ -499,7 +499,7 @@ fn stop_while_it_writes(sites: &Sites) -> Stopped {
 
 /// The follower writes, and stands still before it gave its lease back: it may have closed what nobody else has.
 #[test]
-fn a_site_that_is_lost_while_it_writes_is_told_of_and_stops_no_other() {
+fn a_site_lost_while_writing_is_reported_and_does_not_block_others() {
     let Some(mut sites) = Sites::new() else { return };
     let strict = sites.federation.scratch().join("strict");
     sites.points.push(Point::mount_with(&sites.federation.kek, strict, "strict"));
@@ -523,7 +523,7 @@ fn a_site_that_is_lost_while_it_writes_is_told_of_and_stops_no_other() {
 
 /// A site that cannot reach the home goes on with what it has, and takes part again when it is back.
 #[test]
-fn a_site_that_is_cut_off_reads_and_writes_on() {
+fn a_partitioned_site_continues_to_read_and_write() {
     let Some(mut sites) = Sites::new() else { return };
     fs::write(sites.path(1, FILE), "before").unwrap();
     sites.settle();
@@ -550,7 +550,7 @@ const WRITER: &str =
     "for n in $(seq $2); do printf %08d $n | dd of=$1/$((n % 3)) conv=fsync status=none || exit 1; done";
 
 #[test]
-fn what_a_killed_pop_had_published_is_not_told_as_lost() {
+fn files_published_before_a_kill_are_not_reported_as_lost() {
     let Some(mut sites) = Sites::new() else { return };
     let (at, closes) = (sites.path(1, ""), CLOSES.to_string());
     let mut writer = Command::new("sh").args(["-c", WRITER, "sh"]).arg(at).arg(closes).spawn().unwrap();
@@ -566,10 +566,10 @@ fn what_a_killed_pop_had_published_is_not_told_as_lost() {
 }
 
 #[test]
-fn hard_links_are_written_one_by_one_at_both_sites() {
+fn hard_links_are_independent_when_written_at_both_sites() {
     let Some(sites) = Sites::new() else { return };
     for side in [0, 1] {
-        expect_hard_links_written_one_by_one(|text| {
+        expect_hard_links_independent_when_written(|text| {
             sites.tick();
             let run =
                 Command::new("sh").args(["-c", text]).current_dir(&sites.points[side].at).output().unwrap();
@@ -580,7 +580,7 @@ fn hard_links_are_written_one_by_one_at_both_sites() {
 }
 
 #[test]
-fn what_is_made_beside_its_name_comes_to_the_home_with_its_mode_and_time() {
+fn temporary_files_renamed_into_place_keep_mode_and_time_at_the_home() {
     let Some(sites) = Sites::new() else { return };
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();

@@ -141,7 +141,7 @@ fn content(path: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_one_site_closed_the_other_opens() {
+fn an_open_sees_a_file_closed_at_the_other_site() {
     let Some(two) = Two::new() else { return };
     let (mut chance, mut model) = (Chance(0x2545_f491_4f6c_dd1d), Model::default());
     for round in 0..200 {
@@ -234,7 +234,7 @@ impl Written {
 }
 
 #[test]
-fn kills_at_random_moments_lose_nothing_that_was_closed() {
+fn kills_at_random_moments_lose_no_closed_file() {
     let Some(mut two) = Two::new() else { return };
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let over = AtomicBool::new(false);
@@ -273,7 +273,7 @@ fn kills_at_random_moments_lose_nothing_that_was_closed() {
 const EARLY: u64 = 120;
 
 #[test]
-fn what_was_closed_early_is_seen_here_at_once_and_is_at_the_home_when_the_mount_has_ended() {
+fn early_closes_are_seen_locally_at_once_and_are_at_the_home_after_umount() {
     let Some(mut two) = Two::with(&["--close", "early"]) else { return };
     let content = |number: u64| noise(number, usize::try_from(number * 3001 % 300_000).unwrap());
     let name = |number: u64| format!("{}/{number}", number % 3);
@@ -298,7 +298,7 @@ fn what_was_closed_early_is_seen_here_at_once_and_is_at_the_home_when_the_mount_
 }
 
 #[test]
-fn what_cannot_be_published_after_an_early_close_is_told() {
+fn failed_publishing_after_an_early_close_is_reported() {
     let Some(two) = Two::with(&["--close", "early"]) else { return };
     let (path, user) = (two.path(1, "f"), format!("{}@titech", account()));
     let file = File::create(&path).unwrap();

@@ -29,7 +29,7 @@ fn folder(at: &Path, files: u64, seed: u64) {
 }
 
 #[test]
-fn a_full_destination_is_waited_for_and_the_copy_goes_on_by_itself() {
+fn a_copy_waits_for_a_full_destination_and_continues() {
     let Federation { titech, kek, .. } = &Federation::two();
     let Some(small) = Mounted::tmpfs(&kek.root().join("small"), "size=40m") else { return };
     fs::create_dir(titech.root().join("run")).unwrap();
@@ -55,7 +55,7 @@ fn kept_below(folder: &Path) -> u64 {
 }
 
 #[test]
-fn what_arrived_of_a_file_is_kept_while_the_destination_stays_full() {
+fn partial_files_are_kept_while_the_destination_is_full() {
     let Federation { titech, kek, .. } = &Federation::two();
     let folder = kek.root().join("small");
     let Some(small) = Mounted::tmpfs(&folder, "size=220m") else { return };
@@ -105,7 +105,7 @@ fn what_arrived_of_a_file_is_kept_while_the_destination_stays_full() {
 }
 
 #[test]
-fn a_source_that_is_deleted_while_it_waits_is_named() {
+fn a_source_deleted_while_queued_is_named() {
     let mut federation = Federation::two();
     let root = federation.titech.root().to_path_buf();
     fs::write(root.join("f"), "content").unwrap();
@@ -132,7 +132,7 @@ fn a_source_that_is_deleted_while_it_waits_is_named() {
 }
 
 #[test]
-fn a_source_that_is_deleted_in_the_middle_leaves_whole_files() {
+fn a_source_deleted_during_the_copy_leaves_whole_files() {
     let Federation { titech, kek, .. } = &Federation::two();
     folder(&titech.root().join("run"), 60, 0);
     let id = detach(titech, &[&SLOWLY[..], &["-r", &titech.place("run"), &kek.place("run")]].concat());
@@ -154,7 +154,7 @@ fn a_source_that_is_deleted_in_the_middle_leaves_whole_files() {
 }
 
 #[test]
-fn a_mapping_that_is_removed_ends_what_runs() {
+fn removing_a_mapping_ends_running_transfers() {
     let Federation { titech, kek, .. } = &Federation::two();
     large(titech, "large");
     let id = detach(titech, &[&SLOWLY[..], &[&titech.place("large"), &kek.place("large")]].concat());
@@ -285,7 +285,7 @@ fn overlapping_transfers_never_mix() {
 }
 
 #[test]
-fn the_first_failure_ends_a_copy_that_shall_stop() {
+fn stop_on_error_ends_a_copy_at_the_first_failure() {
     let Federation { titech, kek, .. } = &Federation::two();
     folder(&titech.root().join("run"), 30, 0);
     // A directory that is not empty stands where a file shall go.

@@ -100,7 +100,7 @@ fn file(federation: &Federation, name: &str, bytes: usize) -> PathBuf {
 }
 
 #[test]
-fn files_of_a_laptop_that_left_arrive_as_by_a_direct_copy() {
+fn files_buffered_for_a_disconnected_laptop_arrive_as_by_a_direct_copy() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: all modes and owners need root");
     }
@@ -228,7 +228,7 @@ fn a_copy_to_the_own_site_needs_no_buffer() {
 }
 
 #[test]
-fn what_is_in_the_buffer_is_seen_by_its_owner_and_the_administrator() {
+fn buffered_files_are_shown_to_their_owner_and_the_administrator() {
     let mut federation = two(2);
     federation.kek.stop();
     let titech = &federation.titech;
@@ -259,7 +259,7 @@ fn spawn(site: &Site, arguments: &[&str]) -> Child {
 }
 
 #[test]
-fn who_finds_no_room_waits_or_is_told() {
+fn a_client_waits_for_buffer_space_or_is_refused() {
     let mut federation = two(2);
     federation.kek.stop();
     let [one, two, large] = [("one", MIB + MIB / 2), ("two", MIB + 1), ("large", 2 * MIB + 1)]
@@ -297,7 +297,7 @@ fn who_finds_no_room_waits_or_is_told() {
 }
 
 #[test]
-fn of_two_clients_one_has_the_last_bytes() {
+fn the_last_bytes_of_the_buffer_go_to_one_client() {
     let mut federation = two(2);
     federation.kek.stop();
     let titech = &federation.titech;
@@ -319,7 +319,7 @@ fn of_two_clients_one_has_the_last_bytes() {
 }
 
 #[test]
-fn an_upload_that_was_killed_goes_on_or_is_given_up() {
+fn a_killed_upload_is_resumed_or_abandoned() {
     let mut federation = two(64);
     let source = federation.scratch().join("tree");
     fs::create_dir(&source).unwrap();
@@ -371,7 +371,7 @@ fn an_upload_that_was_killed_goes_on_or_is_given_up() {
 }
 
 #[test]
-fn files_that_cannot_be_read_keep_a_transfer_from_being_handed_in() {
+fn unreadable_files_prevent_submission() {
     let federation = two(64);
     let (titech, source) = (&federation.titech, federation.scratch().join("tree"));
     fs::create_dir(&source).unwrap();
@@ -387,7 +387,7 @@ fn files_that_cannot_be_read_keep_a_transfer_from_being_handed_in() {
 }
 
 #[test]
-fn a_full_disk_is_told_from_a_full_buffer() {
+fn a_full_disk_and_a_full_buffer_have_different_codes() {
     let mut federation = Federation::two();
     let path = federation.scratch().join("small");
     let Some(_small) = Mounted::tmpfs(&path, "size=4m") else { return };
@@ -404,7 +404,7 @@ fn a_full_disk_is_told_from_a_full_buffer() {
 }
 
 #[test]
-fn what_is_gone_from_the_buffer_ends_its_transfer_clearly() {
+fn files_missing_from_the_buffer_fail_their_transfer() {
     let mut federation = two(64);
     federation.kek.stop();
     let source = file(&federation, "f", MIB);
@@ -418,7 +418,7 @@ fn what_is_gone_from_the_buffer_ends_its_transfer_clearly() {
 }
 
 #[test]
-fn what_is_in_a_buffer_on_another_disk_goes_on_after_a_restore() {
+fn transfers_of_a_buffer_on_another_disk_continue_after_a_restore() {
     let mut federation = Federation::two();
     let (scratch, folder) = (federation.scratch(), federation.scratch().join("buffer"));
     fs::create_dir(&folder).unwrap();
@@ -439,7 +439,7 @@ fn what_is_in_a_buffer_on_another_disk_goes_on_after_a_restore() {
 }
 
 #[test]
-fn a_byte_that_changed_in_the_buffer_is_caught_and_named() {
+fn a_corrupt_byte_in_the_buffer_is_detected_and_reported() {
     let mut federation = two(64);
     federation.kek.stop();
     let source = federation.scratch().join("tree");
@@ -478,7 +478,7 @@ fn chance(n: u64, below: u64) -> u64 {
 }
 
 #[test]
-fn kills_at_any_moment_lose_nothing_of_an_upload() {
+fn kills_at_random_moments_lose_nothing_of_an_upload() {
     let mut federation = two(64);
     let source = federation.scratch().join("tree");
     fs::create_dir(&source).unwrap();
@@ -533,7 +533,7 @@ fn fill(root: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_copy_between_others_spills_and_needs_its_source_no_more() {
+fn a_copy_between_other_sites_spills_and_no_longer_needs_its_source() {
     let folder = tempfile::tempdir().unwrap();
     let [home, mut from, mut to] = three(folder.path());
     let run = fill(from.root());
@@ -556,7 +556,7 @@ fn a_copy_between_others_spills_and_needs_its_source_no_more() {
 }
 
 #[test]
-fn what_does_not_fit_or_is_no_plain_copy_waits_where_it_is() {
+fn copies_too_large_or_unsuitable_to_spill_wait_at_their_source() {
     let folder = tempfile::tempdir().unwrap();
     let [mut home, from, mut to] = three(folder.path());
     give_buffer(&mut home, "size_mib = 8\nspill_after_s = 1");
@@ -577,7 +577,7 @@ fn what_does_not_fit_or_is_no_plain_copy_waits_where_it_is() {
 }
 
 #[test]
-fn kills_at_any_moment_lose_nothing_of_a_spill() {
+fn kills_at_random_moments_lose_nothing_of_a_spill() {
     let folder = tempfile::tempdir().unwrap();
     let mut sites = three(folder.path());
     let run = fill(sites[1].root());
@@ -598,7 +598,7 @@ fn kills_at_any_moment_lose_nothing_of_a_spill() {
 }
 
 #[test]
-fn a_buffer_whose_directory_others_could_exchange_is_not_used() {
+fn a_buffer_in_a_directory_writable_by_others_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), "kek");
     let open = dir.path().join("open");

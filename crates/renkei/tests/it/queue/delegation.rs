@@ -174,7 +174,7 @@ fn a_transfer_runs_with_its_credential_and_without_its_user() {
 }
 
 #[test]
-fn whoami_tells_the_scope() {
+fn whoami_shows_the_scope() {
     let three = &Three::start();
     let with = &three.usual();
     let identity = |site| match three.ask(with, site, Request::Whoami) {
@@ -190,7 +190,7 @@ fn whoami_tells_the_scope() {
 }
 
 #[test]
-fn a_source_is_read_and_nothing_beside_it() {
+fn only_the_source_is_readable() {
     let three = &Three::start();
     let more = three.dir.path().join("more");
     fs::create_dir_all(more.join("run7")).unwrap();
@@ -230,7 +230,7 @@ fn a_source_is_read_and_nothing_beside_it() {
 }
 
 #[test]
-fn no_link_leads_out_of_a_scope() {
+fn symlinks_do_not_escape_a_scope() {
     let three = &Three::start();
     let with = &three.usual();
     let refusal = |request| three.refusal(with, &three.kek, request);
@@ -252,7 +252,7 @@ fn no_link_leads_out_of_a_scope() {
 }
 
 #[test]
-fn a_source_is_not_written_and_a_destination_not_read() {
+fn a_source_is_read_only_and_a_destination_write_only() {
     let three = &Three::start();
     let with = &three.usual();
     let source = |request| assert_eq!(three.refusal(with, &three.kek, request), Code::OutOfScope);
@@ -287,7 +287,7 @@ fn a_source_is_not_written_and_a_destination_not_read() {
 }
 
 #[test]
-fn a_transfer_stays_between_its_sites() {
+fn a_credential_is_refused_at_other_sites() {
     let three = &Three::start();
     let with = &three.usual();
     let grants = |peer| three.ask(with, &three.osaka, grant("/data/in/run7/", peer));
@@ -313,7 +313,7 @@ fn a_transfer_stays_between_its_sites() {
 
 /// Whoever sends may name anything; the receiving site keeps it to the scope.
 #[test]
-fn what_is_received_beside_the_destination_is_refused() {
+fn uploads_outside_the_destination_are_refused() {
     let three = &Three::start();
     let with = &three.usual();
     fs::write(three.osaka.root().join("in/evil"), "as it was").unwrap();
@@ -440,7 +440,7 @@ fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
 
 /// A copy into a storage or directory: what it is may be seen, what else is in it not.
 #[test]
-fn a_destination_directory_shows_nothing_else() {
+fn a_destination_directory_shows_no_other_entries() {
     let three = &Three::start();
     let permits = [
         ("kek", "/data/run7", Right::Read),
@@ -459,7 +459,7 @@ fn a_destination_directory_shows_nothing_else() {
 }
 
 #[test]
-fn clocks_and_expiry() {
+fn credentials_are_refused_before_and_after_their_validity() {
     let three = &Three::start();
     let now = SystemTime::now();
     let code = |issued: SystemTime, to: &Site| {
@@ -482,7 +482,7 @@ fn clocks_and_expiry() {
 }
 
 #[test]
-fn whoever_is_shut_out_loses_what_was_delegated() {
+fn blocking_a_user_ends_delegated_credentials() {
     let three = &Three::start();
     let user = format!("{}@titech", account());
     let with = &three.usual();
@@ -507,7 +507,7 @@ fn whoever_is_shut_out_loses_what_was_delegated() {
 }
 
 #[test]
-fn what_runs_ends_when_it_is_taken_back() {
+fn revoking_a_credential_ends_running_transfers() {
     let three = &Three::start();
     let with = &three.delegate(&OWN);
     fs::write(three.titech.root().join("src"), noise(1, 40 * MIB)).unwrap();
@@ -535,7 +535,7 @@ fn what_runs_ends_when_it_is_taken_back() {
 }
 
 #[test]
-fn no_other_authority_delegates_for_a_user() {
+fn only_the_users_authority_can_delegate() {
     let three = &Three::start();
     let now = SystemTime::now();
     let forger = Authority::create(&raw::name(&three.titech), now).unwrap();
@@ -566,7 +566,7 @@ fn no_other_authority_delegates_for_a_user() {
 
 /// Whose key it is matters, not only what is written in it: a site shows a chain it saw in the name of its holder.
 #[test]
-fn a_site_that_saw_a_credential_cannot_use_it() {
+fn a_site_that_has_seen_a_credential_cannot_use_it() {
     let three = &Three::start();
     let with = &three.usual();
     let kek = Credential::host(&raw::home(&three.kek), SystemTime::now()).unwrap();

@@ -42,7 +42,7 @@ fn wait_until(site: &Site, what: &str, is: impl Fn() -> bool) {
 }
 
 #[test]
-fn the_next_push_uses_the_streams_of_the_last() {
+fn pushes_reuse_pooled_streams() {
     let Federation { titech, kek, .. } = &Federation::two();
     for name in ["one", "two", "three"] {
         push(titech, kek, name);
@@ -58,7 +58,7 @@ fn the_next_push_uses_the_streams_of_the_last() {
 }
 
 #[test]
-fn a_copy_by_the_own_site_is_named_as_any_other() {
+fn a_copy_run_by_the_own_site_is_listed_as_any_other() {
     let Federation { titech, kek, .. } = &Federation::two();
     fs::create_dir_all(titech.root().join("run/sub")).unwrap();
     fs::write(titech.root().join("run/sub/f"), "x").unwrap();
@@ -89,7 +89,7 @@ fn code_of(report: &serde_json::Value) -> Option<Code> {
 }
 
 #[test]
-fn a_pop_that_was_killed_is_dialled_anew() {
+fn a_killed_pop_is_dialled_again() {
     let mut federation = Federation::two();
     push(&federation.titech, &federation.kek, "one");
     federation.kek.restart();
@@ -101,7 +101,7 @@ fn a_pop_that_was_killed_is_dialled_anew() {
 }
 
 #[test]
-fn withdrawn_trust_closes_what_was_kept() {
+fn withdrawn_trust_closes_pooled_connections() {
     let Federation { titech, kek, .. } = &Federation::two();
     push(titech, kek, "one");
     titech.ok(&["trust", "remove", "kek"]);
@@ -115,7 +115,7 @@ fn withdrawn_trust_closes_what_was_kept() {
 }
 
 #[test]
-fn every_push_is_authorised_anew() {
+fn every_push_on_a_pooled_connection_is_authorised() {
     let Federation { titech, kek, .. } = &Federation::two();
     let user = format!("{}@titech", account());
     push(titech, kek, "one");

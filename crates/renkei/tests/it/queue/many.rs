@@ -63,7 +63,7 @@ fn told(site: &Site, arguments: &[&str]) -> Value {
 
 /// Prints what it took; `RENKEI_FILES=1000000` measures with as many.
 #[test]
-fn files_that_cannot_be_read_are_all_listed_and_the_others_arrive() {
+fn unreadable_files_are_all_listed_and_the_others_arrive() {
     let files: usize =
         std::env::var("RENKEI_FILES").map_or(10_000, |number| number.parse().expect("a number"));
     let federation = Federation::two();
@@ -134,7 +134,7 @@ fn open_of<'t>(told: &'t Value, owner: &str) -> (usize, usize) {
 }
 
 #[test]
-fn a_user_who_comes_late_with_little_is_done_early() {
+fn a_small_late_job_of_another_user_is_done_early() {
     if !is_root() {
         return eprintln!("SKIPPED: this is not root, whose PoP alone serves other accounts");
     }

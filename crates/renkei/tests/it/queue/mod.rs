@@ -82,7 +82,7 @@ pub fn same(a: &Path, b: &Path) {
 }
 
 #[test]
-fn a_copy_that_was_handed_over_is_done_when_nobody_is_there() {
+fn a_submitted_copy_runs_without_its_client() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     tree(&titech.root().join("run"));
@@ -103,7 +103,7 @@ fn a_copy_that_was_handed_over_is_done_when_nobody_is_there() {
 }
 
 #[test]
-fn several_sources_with_blanks_in_their_names_are_told_apart() {
+fn several_sources_with_blanks_in_their_names_are_kept_apart() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     fs::create_dir(kek.root().join("in to")).unwrap();
@@ -132,7 +132,7 @@ pub fn refused(site: &Site, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_destination_that_is_down_is_waited_for() {
+fn a_transfer_waits_for_a_destination_that_is_down() {
     let mut federation = Federation::two();
     fs::write(federation.titech.root().join("f"), "content").unwrap();
     federation.kek.stop();
@@ -167,7 +167,7 @@ fn the_same_id_is_the_same_transfer() {
 }
 
 #[test]
-fn four_digits_name_a_transfer_and_several_are_told() {
+fn an_id_prefix_names_a_transfer_and_ambiguous_ones_are_listed() {
     let Federation { titech, kek, .. } = &Federation::two();
     fs::write(titech.root().join("f"), "content").unwrap();
     let ids = [
@@ -206,7 +206,7 @@ fn a_site_whose_name_could_be_an_id_has_a_status() {
 }
 
 #[test]
-fn what_cannot_be_queued_is_refused_at_once() {
+fn unsuitable_copies_are_not_queued() {
     let Federation { titech, kek, .. } = &Federation::two();
     let refused = |arguments: &[&str]| refused(titech, &[&["cp", "--detach"], arguments].concat());
     assert_eq!(refused(&[&kek.place("f"), "/tmp/here"]), "RK-QUE-9");
@@ -232,7 +232,7 @@ pub fn moves(told: &Value) -> bool {
 }
 
 #[test]
-fn pausing_keeps_what_is_there_and_cancelling_ends_it() {
+fn pausing_keeps_progress_and_cancelling_ends_the_transfer() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     large(titech, "large");
@@ -334,7 +334,7 @@ fn chance(n: u64, below: u64) -> u64 {
 }
 
 #[test]
-fn kills_at_any_moment_lose_nothing() {
+fn kills_at_random_moments_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut sites = sites(folder.path(), ["home", "from", "to"]);
     tree(&sites[1].root().join("run"));
@@ -425,7 +425,7 @@ pub fn session(site: &Site) -> Session {
 }
 
 #[test]
-fn circles_are_refused_and_the_rest_of_the_batch_goes_in() {
+fn circular_dependencies_are_refused_and_the_rest_is_queued() {
     let Federation { titech, .. } = &Federation::two();
     fs::write(titech.root().join("f"), "content").unwrap();
     let after = |n: u32, on: &[u32]| {

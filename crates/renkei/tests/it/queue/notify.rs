@@ -59,7 +59,7 @@ fn allowed(titech: &mut Site) -> (TcpListener, SocketAddr) {
 }
 
 #[test]
-fn an_end_is_told_until_it_is_taken_also_after_a_restart() {
+fn a_webhook_is_retried_until_accepted_even_after_a_restart() {
     let mut federation = Federation::two();
     let (listener, address) = allowed(&mut federation.titech);
     fs::write(federation.titech.root().join("f"), "content").unwrap();
@@ -90,7 +90,7 @@ fn an_end_is_told_until_it_is_taken_also_after_a_restart() {
 }
 
 #[test]
-fn nobody_is_led_elsewhere() {
+fn webhooks_go_only_to_allowed_addresses() {
     let mut federation = Federation::two();
     let (listener, address) = allowed(&mut federation.titech);
     let titech = &federation.titech;

@@ -99,7 +99,7 @@ fn run(command: &mut Command) {
 }
 
 #[test]
-fn what_scp_sftp_and_rsync_put_there_arrives() {
+fn files_from_scp_sftp_and_rsync_are_forwarded() {
     let (federation, drop, raw) = with_rule(&[]);
     let scratch = federation.scratch();
     let sshd = Sshd::start(&scratch);
@@ -135,7 +135,7 @@ fn what_scp_sftp_and_rsync_put_there_arrives() {
 }
 
 #[test]
-fn a_file_that_is_still_written_waits_and_one_that_changes_comes_again() {
+fn a_file_being_written_waits_and_a_changed_one_is_forwarded_again() {
     let (_federation, drop, raw) = with_rule(&[]);
     let mut slow = File::create(drop.join("slow")).unwrap();
     slow.write_all(b"first ").unwrap();
@@ -153,7 +153,7 @@ fn a_file_that_is_still_written_waits_and_one_that_changes_comes_again() {
 }
 
 #[test]
-fn what_arrived_is_removed_if_the_rule_says_so() {
+fn forwarded_files_are_removed_if_the_rule_says_so() {
     let (mut federation, drop, raw) = with_rule(&["--remove"]);
     federation.kek.stop();
     std::fs::write(drop.join("a"), "a").unwrap();
@@ -170,7 +170,7 @@ fn what_arrived_is_removed_if_the_rule_says_so() {
 }
 
 #[test]
-fn folders_that_are_gone_or_links_by_now_hold_nothing_else_up() {
+fn missing_or_symlinked_folders_do_not_block_others() {
     let (mut federation, drop, raw) = with_rule(&[]);
     federation.kek.stop();
     // All of it appears at once, so that it is one transfer.
@@ -231,7 +231,7 @@ fn files_are_forwarded_with_the_rights_of_their_owners() {
 }
 
 #[test]
-fn rules_that_go_in_a_circle_are_refused() {
+fn circular_rules_are_refused() {
     let (federation, _, _) = with_rule(&[]);
     let refused = |site: &Site, arguments: &[&str]| {
         let (status, answer) = site.json(arguments);
@@ -242,7 +242,7 @@ fn rules_that_go_in_a_circle_are_refused() {
 }
 
 #[test]
-fn rules_of_two_sites_that_go_in_a_circle_end_at_its_beginning() {
+fn circular_rules_of_two_sites_end_at_their_origin() {
     let (federation, drop, raw) = with_rule(&["--remove"]);
     let (titech, kek) = (&federation.titech, &federation.kek);
     std::fs::create_dir(&raw).unwrap();

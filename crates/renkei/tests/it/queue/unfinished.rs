@@ -150,7 +150,7 @@ impl Stage {
 }
 
 #[test]
-fn an_upload_that_is_interrupted_leaves_what_is_whole_and_reserves_little_ahead() {
+fn an_interrupted_upload_keeps_whole_blocks_and_preallocates_little() {
     let stage = Stage::set_up();
     let Federation { titech, kek, .. } = &stage.federation;
     let arguments = ["cp", text(&stage.source), &kek.place("copy")];
@@ -167,7 +167,7 @@ fn an_upload_that_is_interrupted_leaves_what_is_whole_and_reserves_little_ahead(
 }
 
 #[test]
-fn a_download_that_is_interrupted_leaves_what_is_whole() {
+fn an_interrupted_download_keeps_whole_blocks() {
     let stage = Stage::set_up();
     let Federation { titech, kek, .. } = &stage.federation;
     fs::rename(&stage.source, kek.root().join("large")).unwrap();
@@ -189,7 +189,7 @@ fn a_download_that_is_interrupted_leaves_what_is_whole() {
 }
 
 #[test]
-fn a_file_that_does_not_fit_takes_no_room() {
+fn a_file_that_does_not_fit_reserves_no_space() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let small = kek.root().join("small");
@@ -208,7 +208,7 @@ fn a_file_that_does_not_fit_takes_no_room() {
 }
 
 #[test]
-fn a_copy_that_failed_before_anything_was_stored_is_not_unfinished() {
+fn a_copy_that_failed_without_stored_data_is_not_listed_as_unfinished() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let file = federation.scratch().join("file");
@@ -240,7 +240,7 @@ fn until_clean(site: &Site) {
 }
 
 #[test]
-fn what_is_cancelled_frees_its_room_at_once() {
+fn cancelling_frees_space_at_once() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     // One that runs.
@@ -263,7 +263,7 @@ fn what_is_cancelled_frees_its_room_at_once() {
 }
 
 #[test]
-fn a_site_that_is_away_hears_later_of_what_was_cancelled() {
+fn an_offline_site_learns_of_a_cancellation_later() {
     let mut federation = Federation::two();
     let id = begun(&federation, "waits");
     federation.kek.stop();
@@ -303,7 +303,7 @@ fn ask(from: &Site, credential: &Credential, to: &Site, what: Wish) -> Result<Un
 }
 
 #[test]
-fn what_is_unfinished_is_listed_and_dropped_by_whom_it_belongs_to() {
+fn unfinished_transfers_are_listed_and_dropped_by_their_owners() {
     let stage = Stage::set_up();
     let Federation { titech, kek, .. } = &stage.federation;
     let listed = interrupted(&stage);
@@ -343,7 +343,7 @@ fn what_is_unfinished_is_listed_and_dropped_by_whom_it_belongs_to() {
 }
 
 #[test]
-fn a_pop_gives_up_for_users_of_its_own_site_alone() {
+fn a_pop_drops_transfers_of_its_own_users_only() {
     let stage = Stage::set_up();
     let Federation { titech, kek, .. } = &stage.federation;
     let listed = interrupted(&stage);
@@ -364,7 +364,7 @@ fn a_pop_gives_up_for_users_of_its_own_site_alone() {
 }
 
 #[test]
-fn what_was_to_arrive_on_this_machine_is_listed_and_dropped_there() {
+fn unfinished_downloads_are_listed_and_dropped_locally() {
     let stage = Stage::set_up();
     let Federation { titech, kek, .. } = &stage.federation;
     fs::rename(&stage.source, kek.root().join("large")).unwrap();

@@ -184,7 +184,7 @@ fn an_agent_renews_its_certificate_while_it_runs() {
 }
 
 #[test]
-fn an_agent_is_told_the_rules_of_its_account_alone() {
+fn an_agent_receives_the_rules_of_its_account_only() {
     let world = World::start();
     for rule in [["bob@kek", "daemon"], ["eve@kek", "!"]] {
         world.titech.ok(&[&["map", "add", "--yes"], &rule[..]].concat());
@@ -202,7 +202,7 @@ fn an_agent_is_told_the_rules_of_its_account_alone() {
 }
 
 #[test]
-fn an_agent_follows_when_its_site_replaces_its_authority() {
+fn an_agent_survives_rotation_of_its_authority() {
     let world = World::start();
     let person = world.person(&world.titech);
     let agent = Agent::start(&person, &world.titech);
@@ -223,7 +223,7 @@ fn an_agent_follows_when_its_site_replaces_its_authority() {
 }
 
 #[test]
-fn an_agent_follows_when_its_site_is_renamed() {
+fn an_agent_survives_renaming_of_its_site() {
     let world = World::start();
     let person = world.person(&world.titech);
     let mut agent = Agent::start(&person, &world.titech);
@@ -346,7 +346,7 @@ fn code(report: &Value) -> &str {
 }
 
 #[test]
-fn a_folder_behind_an_agent_is_a_storage_as_any() {
+fn a_folder_of_an_agent_is_an_ordinary_storage() {
     let world = World::start();
     let person = world.person(&world.titech);
     let agent = Agent::start(&person, &world.titech);
@@ -389,7 +389,7 @@ fn a_folder_behind_an_agent_is_a_storage_as_any() {
 }
 
 #[test]
-fn a_tree_is_kept_in_step_by_an_agent() {
+fn an_agent_syncs_a_tree() {
     let world = World::start();
     let (person, local) = (world.person(&world.kek), world.person(&world.titech));
     let agent = Agent::start(&local, &world.titech);
@@ -411,7 +411,7 @@ fn a_tree_is_kept_in_step_by_an_agent() {
 }
 
 #[test]
-fn two_sites_exchange_data_by_their_agents() {
+fn two_sites_exchange_data_through_their_agents() {
     let world = World::start();
     let (here, there) = (world.person(&world.titech), world.person(&world.kek));
     let (mut left, right) = (Agent::start(&here, &world.titech), Agent::start(&there, &world.kek));
@@ -523,7 +523,7 @@ fn a_queued_copy_survives_kills_of_agent_and_pops() {
 }
 
 #[test]
-fn what_is_cancelled_frees_its_room_at_an_agent() {
+fn cancelling_frees_space_at_an_agent() {
     let world = World::start();
     let (here, there) = (world.person(&world.titech), world.person(&world.kek));
     fs::write(world.kek.root().join("large"), noise(5, 40 << 20)).unwrap();
@@ -541,7 +541,7 @@ fn what_is_cancelled_frees_its_room_at_an_agent() {
 }
 
 #[test]
-fn a_copy_that_was_cut_goes_on_at_the_block() {
+fn a_broken_copy_resumes_at_the_block() {
     let world = World::start();
     let person = world.person(&world.titech);
     let mut agent = Agent::start(&person, &world.titech);
@@ -566,7 +566,7 @@ fn a_copy_that_was_cut_goes_on_at_the_block() {
 }
 
 #[test]
-fn an_agent_that_is_not_there_is_named_and_one_that_is_told_to_stop_stops() {
+fn a_missing_agent_is_named_and_sigterm_stops_an_agent() {
     let mut world = World::start();
     let person = world.person(&world.titech);
     let file = world.file("file", b"content");
@@ -602,7 +602,7 @@ fn an_agent_that_is_not_there_is_named_and_one_that_is_told_to_stop_stops() {
 }
 
 #[test]
-fn of_two_agents_the_first_serves_until_it_ends() {
+fn the_first_of_two_agents_serves_until_it_ends() {
     let world = World::start();
     let parent = world.dir.path().join("second");
     fs::create_dir(&parent).unwrap();
@@ -623,7 +623,7 @@ fn of_two_agents_the_first_serves_until_it_ends() {
 }
 
 #[test]
-fn others_are_refused() {
+fn an_agent_refuses_other_accounts() {
     if !is_root() {
         eprintln!("skipped: needs root to become another account");
         return;
@@ -704,7 +704,7 @@ fn a_pop_without_privileges_has_agents_of_other_accounts() {
 }
 
 #[test]
-fn a_stolen_certificate_is_good_for_nothing_else() {
+fn a_stolen_agent_certificate_is_refused_for_other_uses() {
     let world = World::start();
     let person = world.person(&world.titech);
     let _agent = Agent::start(&person, &world.titech);
@@ -742,7 +742,7 @@ fn a_stolen_certificate_is_good_for_nothing_else() {
 }
 
 #[test]
-fn who_is_not_wanted_any_more_loses_the_line() {
+fn a_revoked_agent_is_disconnected() {
     let world = World::start();
     let person = world.person(&world.titech);
     let mut agent = Agent::start(&person, &world.titech);

@@ -139,7 +139,7 @@ fn two_sites_without_a_port_exchange_data() {
 }
 
 #[test]
-fn a_hub_that_is_killed_is_found_again_and_a_copy_goes_on_at_the_block() {
+fn a_killed_hub_is_reconnected_and_a_copy_resumes_at_the_block() {
     let mut sites = Sites::start();
     let content = noise(5, 48 << 20);
     let file = sites.scratch("large", &content);
@@ -165,7 +165,7 @@ fn a_hub_that_is_killed_is_found_again_and_a_copy_goes_on_at_the_block() {
 }
 
 #[test]
-fn a_line_that_is_lost_comes_back_and_a_stopped_site_is_named() {
+fn a_lost_line_is_reestablished_and_a_stopped_site_is_named() {
     let mut sites = Sites::start();
     sites.right.stop();
     sites.wait_for_lines(&["left"]);
@@ -185,7 +185,7 @@ fn a_line_that_is_lost_comes_back_and_a_stopped_site_is_named() {
 }
 
 #[test]
-fn a_byte_changed_at_the_relay_is_caught_and_the_relay_named() {
+fn a_byte_changed_at_the_relay_is_detected_and_the_relay_named() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let proxy = Proxy::to(hub);
@@ -208,7 +208,7 @@ fn is_closed(sock: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn tickets_that_nobody_gave_lead_nowhere() {
+fn unknown_tickets_are_refused() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let dial = |bytes: &[u8]| {
@@ -254,7 +254,7 @@ fn configure(site: &Site, line: &str) {
 }
 
 #[test]
-fn a_relay_serves_whom_its_configuration_says() {
+fn a_relay_serves_the_configured_sites_only() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let ask = |site: &str| {
@@ -283,7 +283,7 @@ fn a_relay_serves_whom_its_configuration_says() {
 }
 
 #[test]
-fn a_relay_that_ends_its_trust_cuts_what_passes() {
+fn ending_trust_at_a_relay_closes_its_circuits() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let file = sites.scratch("large", &noise(8, 32 << 20));
@@ -301,7 +301,7 @@ fn a_relay_that_ends_its_trust_cuts_what_passes() {
 }
 
 #[test]
-fn a_queued_copy_outlives_the_trust_of_its_relay() {
+fn a_queued_copy_waits_when_its_relay_ends_the_trust() {
     let sites = Sites::start();
     let Sites { hub, left, right, .. } = &sites;
     let content = noise(9, 24 << 20);
@@ -330,7 +330,7 @@ fn a_queued_copy_outlives_the_trust_of_its_relay() {
 }
 
 #[test]
-fn a_user_is_told_of_the_line_of_its_own_site_alone() {
+fn a_user_sees_the_line_of_the_own_site_only() {
     let sites = Sites::start();
     let (_, status) = sites.left.json(&["status", "hub"]);
     let lines = status["lines"].as_array().unwrap_or_else(|| panic!("{status}"));

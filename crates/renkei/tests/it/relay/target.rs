@@ -108,7 +108,7 @@ fn await_logged(site: &Site, what: &str) {
 }
 
 #[test]
-fn the_inside_of_a_relay_hears_nothing_of_who_names_it_as_an_endpoint() {
+fn a_card_cannot_point_a_relay_at_its_internal_network() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, inside) = (hub(dir.path()), Inside::start());
     let authority = pretender(&hub, inside.address);
@@ -133,7 +133,7 @@ fn the_inside_of_a_relay_hears_nothing_of_who_names_it_as_an_endpoint() {
 }
 
 #[test]
-fn a_pop_of_another_site_is_no_target_either_and_the_right_one_is() {
+fn a_relay_dials_only_the_pop_of_the_named_site() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, right) = (Site::start(dir.path(), "hub"), Site::start(dir.path(), "right"));
     // What a PoP says to whoever says nonsense, once a circuit leads to it.
@@ -150,7 +150,7 @@ fn a_pop_of_another_site_is_no_target_either_and_the_right_one_is() {
 }
 
 #[test]
-fn what_changes_in_a_card_is_asked_about() {
+fn changes_in_a_card_need_confirmation() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, right) = (Site::start(dir.path(), "hub"), Site::start(dir.path(), "right"));
     hub.take_card(&right);

@@ -197,7 +197,7 @@ fn report(child: Child) -> (Option<i32>, Value) {
 }
 
 #[test]
-fn a_hundred_kills_and_cuts() {
+fn a_copy_survives_a_hundred_kills_and_cuts() {
     let seed = std::env::var("RENKEI_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed: u64 = seed.unwrap_or(now);
@@ -328,7 +328,7 @@ impl Stage {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_stops_nothing() {
+fn an_unwritable_log_does_not_stop_a_copy() {
     let mut federation = Federation::two();
     let log = federation.kek.dir().join("log");
     federation.kek.stop();

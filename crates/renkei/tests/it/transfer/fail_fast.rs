@@ -112,7 +112,7 @@ fn a_file_where_a_directory_is_needed_is_one_failure() {
 }
 
 #[test]
-fn nothing_is_removed_where_nothing_can_be_put() {
+fn nothing_is_removed_from_an_unwritable_directory() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;
     let local = federation.scratch().join("tree");
@@ -128,7 +128,7 @@ fn nothing_is_removed_where_nothing_can_be_put() {
 }
 
 #[test]
-fn a_source_that_cannot_be_read_says_to_whom() {
+fn an_unreadable_source_names_the_account() {
     let Some(federation) = with_daemon() else { return };
     let Federation { titech, kek, .. } = &federation;
     std::fs::create_dir_all(kek.root().join("run/dir")).unwrap();
@@ -173,7 +173,7 @@ fn first_word(site: &Site, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_pop_that_hangs_is_told_to_its_administrator() {
+fn a_hanging_pop_is_reported_to_its_administrator() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let pid = rustix::process::Pid::from_raw(kek.pid() as i32).unwrap();
@@ -191,7 +191,7 @@ fn a_pop_that_hangs_is_told_to_its_administrator() {
 }
 
 #[test]
-fn a_storage_of_a_volume_is_not_removed_by_mistake() {
+fn a_storage_in_use_by_a_volume_is_not_removed() {
     let federation = Federation::two();
     let kek = &federation.kek;
     kek.ok(&["volume", "create", "genome", "--storage", "data", "--path", "genome"]);
@@ -211,7 +211,7 @@ fn a_storage_of_a_volume_is_not_removed_by_mistake() {
 }
 
 #[test]
-fn a_host_that_is_silent_is_told_while_it_is_tried() {
+fn a_silent_host_is_reported_while_it_is_dialled() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     kek.stop();
@@ -254,7 +254,7 @@ impl Drop for Hanging {
 }
 
 #[test]
-fn a_hub_that_hangs_is_told_as_soon_as_a_site_that_hangs() {
+fn a_hanging_hub_is_reported_as_soon_as_a_hanging_site() {
     let federation = Federation::two();
     let Federation { titech, kek: hub, .. } = &federation;
     let private = Site::start_private(&federation.scratch(), "private", hub);
@@ -298,7 +298,7 @@ fn a_queued_copy_says_which_site_does_not_answer() {
 }
 
 #[test]
-fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
+fn progress_shows_bytes_rate_and_remaining_time() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     std::fs::write(titech.root().join("big"), vec![7; 64 << 20]).unwrap();
@@ -328,7 +328,7 @@ fn who_waits_is_told_how_far_it_is_how_fast_and_how_long() {
 }
 
 #[test]
-fn a_way_that_just_failed_is_not_shown_as_good() {
+fn a_route_that_just_failed_is_not_shown_as_good() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     let good = titech.json(&["route", "kek"]).1;

@@ -53,7 +53,7 @@ fn journals(site: &Site) -> Vec<PathBuf> {
 }
 
 #[test]
-fn everything_survives_in_every_direction() {
+fn everything_is_preserved_in_every_direction() {
     if !is_root() {
         eprintln!("skipped: all modes and owners need root");
         return;
@@ -80,7 +80,7 @@ fn everything_survives_in_every_direction() {
 }
 
 #[test]
-fn special_files_are_passed_over_and_reported() {
+fn special_files_are_skipped_and_reported() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let source = federation.scratch().join("special");
@@ -236,7 +236,7 @@ fn files_that_change_fail_alone() {
 
 /// A file that is appended to all the time never arrives half.
 #[test]
-fn a_file_that_is_written_to_all_the_time_is_reported() {
+fn a_file_that_is_continuously_written_is_reported() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let source = federation.scratch().join("busy");
@@ -273,7 +273,7 @@ fn make_case(dir: &Path) {
 
 /// Each case is given to `cp -r` here and to renkei from here to a site; both must give the same.
 #[test]
-fn names_and_slashes_mean_what_they_mean_to_cp() {
+fn names_and_slashes_have_the_meaning_of_cp() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let cases: &[(&[&str], &str)] = &[
@@ -331,7 +331,7 @@ fn a_slash_after_a_source_means_its_contents() {
 }
 
 #[test]
-fn sync_sends_what_differs_and_removes_what_it_is_told_to() {
+fn sync_sends_differences_and_removes_with_delete() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let source = federation.scratch().join("run");
@@ -425,7 +425,7 @@ fn sync_removes_no_name_of_a_special_file() {
 
 /// A directory of the source that cannot be read leads to no removal at the destination.
 #[test]
-fn sync_removes_nothing_when_the_source_was_not_read_whole() {
+fn sync_removes_nothing_if_the_source_was_not_fully_read() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let source = federation.scratch().join("run");
@@ -483,7 +483,7 @@ fn files_replace_files_and_nothing_else() {
 
 /// A link named by itself is followed, a link in a tree is kept, as by cp.
 #[test]
-fn links_named_as_sources() {
+fn links_named_as_sources_are_copied_as_by_cp() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let here = federation.scratch();

@@ -66,7 +66,7 @@ fn read_all(files: &RemoteFiles, handle: Handle, at_once: usize) -> Result<Vec<u
 }
 
 #[test]
-fn many_callers_read_and_write_at_the_same_time() {
+fn many_callers_read_and_write_concurrently() {
     let federation = Federation::two();
     let kek = &federation.kek;
     fs::create_dir(kek.root().join("d")).unwrap();
@@ -111,7 +111,7 @@ fn many_callers_read_and_write_at_the_same_time() {
 }
 
 #[test]
-fn a_hundred_thousand_questions_are_asked_ahead() {
+fn a_hundred_thousand_requests_are_pipelined() {
     let federation = Federation::two();
     fs::write(federation.kek.root().join("f"), "12345").unwrap();
     let files = open(&federation, "/data", WhenLost::Fail(PATIENCE));
@@ -131,7 +131,7 @@ fn a_hundred_thousand_questions_are_asked_ahead() {
 }
 
 #[test]
-fn errors_name_the_place_and_the_site() {
+fn errors_name_the_path_and_the_site() {
     let federation = Federation::two();
     let files = open(&federation, "/data", WhenLost::Fail(PATIENCE));
     let missing = files.operate(Op::Open(rel("no/file")), b"").unwrap_err();
@@ -148,7 +148,7 @@ fn errors_name_the_place_and_the_site() {
 }
 
 #[test]
-fn what_a_killed_pop_had_open_is_opened_again() {
+fn open_files_are_reopened_after_a_kill_of_the_pop() {
     let mut federation = Federation::two();
     let root = federation.kek.root().to_owned();
     let content = noise(1, 3 * MIB);
@@ -182,7 +182,7 @@ fn what_a_killed_pop_had_open_is_opened_again() {
 }
 
 #[test]
-fn a_writer_survives_a_connection_that_is_cut() {
+fn a_writer_survives_a_broken_connection() {
     let federation = Federation::two();
     let proxy = Proxy::to(&federation.kek);
     proxy.put_between(&federation.titech, &federation.kek);
@@ -211,7 +211,7 @@ fn a_writer_survives_a_connection_that_is_cut() {
 }
 
 #[test]
-fn a_draft_that_the_site_has_not_kept_is_said_to_be_lost() {
+fn a_draft_missing_at_the_site_is_reported_as_lost() {
     let mut federation = Federation::two();
     let root = federation.kek.root().to_owned();
     let files = open(&federation, "/data", WhenLost::Wait);
@@ -235,7 +235,7 @@ fn a_draft_that_the_site_has_not_kept_is_said_to_be_lost() {
 }
 
 #[test]
-fn who_does_not_wait_hears_of_the_loss() {
+fn a_no_wait_caller_gets_the_lost_connection_as_an_error() {
     let mut federation = Federation::two();
     let files = open(&federation, "/data", WhenLost::Fail(Duration::from_millis(300)));
     federation.kek.kill9();
@@ -246,7 +246,7 @@ fn who_does_not_wait_hears_of_the_loss() {
 }
 
 #[test]
-fn a_user_who_is_not_mapped_any_more_is_out_at_once() {
+fn an_unmapped_user_loses_access_at_once() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let files = open(&federation, "/data", WhenLost::Wait);
@@ -273,7 +273,7 @@ fn a_user_who_is_not_mapped_any_more_is_out_at_once() {
 }
 
 #[test]
-fn an_end_in_order_leaves_no_draft_and_no_journal() {
+fn an_orderly_end_leaves_no_draft_and_no_journal() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let files = open(&federation, "/data", WhenLost::Wait);
@@ -313,7 +313,7 @@ fn opened(federation: &Federation) -> (renkei_mover::connect::dial::Session, Tic
 }
 
 #[test]
-fn nonsense_on_a_stream_ends_its_session_alone() {
+fn a_malformed_stream_ends_only_its_session() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();
@@ -370,7 +370,7 @@ fn frame_of(op: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn handles_of_another_session_are_not_open_here() {
+fn handles_of_another_session_are_refused() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     fs::write(kek.root().join("f"), "content").unwrap();

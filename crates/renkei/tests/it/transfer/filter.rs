@@ -45,7 +45,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn rules_hold_in_each_direction_and_from_the_top() {
+fn filter_rules_hold_in_each_direction() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
     fill(titech.root());
@@ -74,7 +74,7 @@ fn rules_hold_in_each_direction_and_from_the_top() {
 }
 
 #[test]
-fn sync_neither_sends_nor_removes_what_it_is_not_about() {
+fn sync_neither_sends_nor_removes_excluded_files() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
     fill(titech.root());
@@ -115,7 +115,7 @@ fn sync_neither_sends_nor_removes_what_it_is_not_about() {
 }
 
 #[test]
-fn names_are_taken_from_a_list() {
+fn files_from_reads_names_of_a_list() {
     let federation = Federation::two();
     let (titech, kek) = (&federation.titech, &federation.kek);
     fill(titech.root());
@@ -141,7 +141,7 @@ fn names_are_taken_from_a_list() {
 }
 
 #[test]
-fn rules_hold_on_the_way_by_a_buffer() {
+fn filter_rules_hold_for_buffered_copies() {
     let mut federation = Federation::two();
     let config = federation.titech.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();

@@ -49,7 +49,7 @@ fn credential(site: &SiteName) -> Credential {
 }
 
 #[test]
-fn what_is_queued_goes_out_with_what_follows() {
+fn queued_bytes_are_sent_with_the_next_write() {
     let site = SiteName::parse("kek").unwrap();
     let (mut near, mut far) = connection(&credential(&site), &site);
     far.bear_silence(Duration::from_millis(200)).unwrap();
@@ -214,7 +214,7 @@ fn prepared() -> (tempfile::TempDir, FaultStore<LocalStore>) {
 }
 
 #[test]
-fn everything_is_synced_before_it_is_named_and_before_it_is_acknowledged() {
+fn files_are_synced_before_the_rename_and_before_the_acknowledgement() {
     let (dir, store) = prepared();
     let outcome = transfer(&dir.path().join("from"), &store);
     let summary = outcome.sent.unwrap();
@@ -255,7 +255,7 @@ fn large_files_are_written_in_whole_aligned_blocks() {
 }
 
 #[test]
-fn whatever_the_moment_of_a_crash_nothing_acknowledged_is_lost() {
+fn a_crash_at_any_moment_loses_nothing_acknowledged() {
     let (dir, store) = prepared();
     transfer(&dir.path().join("from"), &store).sent.unwrap();
     let changes = store.events().iter().filter(|event| event.op.changes()).count() as u64;
@@ -358,7 +358,7 @@ fn make_all_nobodys(top: &Path, nobody: &Account) {
 
 /// A tree whose directories nobody may write to is copied over the copy of it, by an account that modes hold back.
 #[test]
-fn a_locked_tree_is_copied_again_by_an_ordinary_account() {
+fn a_read_only_tree_is_copied_again_by_an_ordinary_account() {
     use std::os::unix::fs::PermissionsExt;
     if !Account::own().unwrap().name.eq("root") {
         return eprintln!("skipped: needs root to become another account");

@@ -112,7 +112,7 @@ fn by_renkei(site: &Site, from: &str, rules: &[&str], to: &str, at: &Path) -> BT
 }
 
 #[test]
-fn rules_choose_what_they_choose_for_rsync() {
+fn filter_rules_select_the_same_files_as_rsync() {
     if Command::new("rsync").arg("--version").output().is_err() {
         return eprintln!("SKIPPED: needs rsync");
     }
@@ -179,7 +179,7 @@ fn rules_choose_what_they_choose_for_rsync() {
 }
 
 #[test]
-fn a_list_of_names_is_read_as_rsync_does() {
+fn a_files_from_list_is_read_as_by_rsync() {
     if Command::new("rsync").arg("--version").output().is_err() {
         return eprintln!("SKIPPED: needs rsync");
     }

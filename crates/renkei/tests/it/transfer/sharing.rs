@@ -18,7 +18,7 @@ fn ways(federation: &Federation, bytes: usize) -> [(String, String); 3] {
 }
 
 #[test]
-fn a_limit_is_kept_whoever_sends() {
+fn a_rate_limit_holds_for_each_sender() {
     let federation = Federation::two();
     for (from, to) in ways(&federation, 4 * MIB) {
         let started = Instant::now();
@@ -31,7 +31,7 @@ fn a_limit_is_kept_whoever_sends() {
 }
 
 #[test]
-fn small_files_count_to_the_limit() {
+fn small_files_count_against_the_limit() {
     let federation = Federation::two();
     let folder = federation.scratch().join("folder");
     fs::create_dir(&folder).unwrap();

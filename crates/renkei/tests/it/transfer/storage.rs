@@ -140,7 +140,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_storage_that_is_mounted_after_the_pop_was_started_is_waited_for() {
+fn a_storage_mounted_after_the_start_of_the_pop_is_used() {
     let mut disks = Disks::new();
     let Some(mut mounted) = disks.mount("a") else { return };
     let point = disks.point.clone();
@@ -162,7 +162,7 @@ fn a_storage_that_is_mounted_after_the_pop_was_started_is_waited_for() {
 }
 
 #[test]
-fn a_disk_that_is_exchanged_under_a_running_pop_is_noticed() {
+fn a_disk_exchanged_under_a_running_pop_is_detected() {
     let disks = Disks::new();
     let Some(mounted) = disks.mount("a") else { return };
     disks.kek().ok(&["storage", "add", "small", text(&disks.point), "--require-mount=no"]);
@@ -182,7 +182,7 @@ fn a_disk_that_is_exchanged_under_a_running_pop_is_noticed() {
 }
 
 #[test]
-fn a_disk_that_was_formatted_in_the_same_second_is_another_one() {
+fn a_disk_formatted_in_the_same_second_is_a_different_one() {
     let disks = Disks::new();
     // Its root has the same inode number and time of birth.
     let make = ["env", "E2FSPROGS_FAKE_TIME=1700000000", "mkfs.ext4", "-q"];
@@ -221,7 +221,7 @@ fn a_directory_that_is_moved_is_not_followed() {
 }
 
 #[test]
-fn file_systems_that_are_mounted_read_only_are_told_apart() {
+fn read_only_file_systems_are_distinguished() {
     let disks = Disks::new();
     fs::write(disks.disk("a").join("which"), "a").unwrap();
     fs::write(disks.disk("b").join("which"), "b").unwrap();
@@ -276,7 +276,7 @@ fn await_part(dir: &Path) {
 }
 
 #[test]
-fn a_copy_under_way_ends_when_its_storage_is_exchanged_and_others_go_on() {
+fn a_running_copy_ends_when_its_storage_is_exchanged_and_others_continue() {
     let disks = Disks::new();
     let (kek, titech, scratch) = (disks.kek(), &disks.federation.titech, disks.federation.scratch());
     kek.ok(&["storage", "add", "small", text(&disks.point)]);
@@ -300,7 +300,7 @@ fn a_copy_under_way_ends_when_its_storage_is_exchanged_and_others_go_on() {
 }
 
 #[test]
-fn an_upload_to_the_buffer_goes_on_when_storages_go() {
+fn an_upload_to_the_buffer_continues_when_storages_disappear() {
     let mut disks = Disks::new();
     let config = disks.kek().dir().join("config.toml");
     let before = fs::read_to_string(&config).unwrap();
@@ -327,7 +327,7 @@ fn an_upload_to_the_buffer_goes_on_when_storages_go() {
 }
 
 #[test]
-fn an_exchange_that_was_meant_is_accepted() {
+fn an_intended_exchange_is_accepted() {
     let disks = Disks::new();
     let kek = disks.kek();
     kek.ok(&["storage", "add", "small", text(&disks.point)]);
@@ -347,7 +347,7 @@ fn an_exchange_that_was_meant_is_accepted() {
 }
 
 #[test]
-fn a_storage_of_an_older_program_is_taken_as_it_is_and_its_marker_is_kept() {
+fn a_storage_of_an_older_version_is_accepted_and_its_marker_kept() {
     let mut disks = Disks::new();
     let root = disks.kek().root().to_owned();
     disks.federation.kek.stop();
@@ -379,7 +379,7 @@ fn disk(at: &Path) -> Option<Mounted> {
 }
 
 #[test]
-fn a_volume_is_shut_while_another_file_system_is_in_the_place_of_its_own() {
+fn a_volume_is_closed_while_another_file_system_is_in_its_place() {
     let mut federation = Federation::two();
     let (a, b) = (federation.scratch().join("a"), federation.scratch().join("b"));
     let (Some(_a), Some(_b)) = (disk(&a), disk(&b)) else {

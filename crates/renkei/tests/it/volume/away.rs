@@ -63,7 +63,7 @@ fn written(folder: &Path, files: &[(&str, &[u8])]) -> String {
 }
 
 #[test]
-fn what_a_follower_wrote_is_read_everywhere_before_it_came() {
+fn files_written_at_a_follower_are_readable_everywhere_before_their_upload() {
     let (mut federation, nig) = with_volume();
     let (out, far) = (federation.scratch().join("out"), federation.scratch().join("far"));
     let (kek, titech) = (&federation.kek, &federation.titech);
@@ -96,7 +96,7 @@ fn what_a_follower_wrote_is_read_everywhere_before_it_came() {
 }
 
 #[test]
-fn a_home_that_is_killed_while_it_brings_files_has_them_all_in_the_end() {
+fn a_home_killed_during_backfill_has_all_files_in_the_end() {
     let (mut federation, _nig) = with_volume();
     let mut files: Vec<(String, Vec<u8>)> =
         (0..200).map(|n| (format!("small{n}"), format!("content {n}").into_bytes())).collect();

@@ -52,7 +52,7 @@ fn by_policy(shown: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn replicas_are_where_the_policy_wants_them_and_go_elsewhere_when_a_site_is_lost() {
+fn replicas_follow_the_policy_and_are_moved_when_a_site_is_lost() {
     let mut federation = with_volume();
     let osaka = Site::start(&federation.scratch(), "osaka");
     let kek = &federation.kek;
@@ -86,7 +86,7 @@ fn replicas_are_where_the_policy_wants_them_and_go_elsewhere_when_a_site_is_lost
 }
 
 #[test]
-fn a_site_that_refuses_or_is_paused_holds_nothing() {
+fn a_refusing_or_paused_site_gets_no_replicas() {
     let federation = with_volume();
     let Federation { kek, titech, .. } = &federation;
     subscribe(titech, &["--no-policy"]);
@@ -107,7 +107,7 @@ fn a_site_that_refuses_or_is_paused_holds_nothing() {
 }
 
 #[test]
-fn what_a_disk_spoils_is_found_in_the_background_and_comes_anew() {
+fn scrub_finds_and_repairs_corrupt_replicas_in_the_background() {
     let federation = with_volume();
     let Federation { kek, titech, .. } = &federation;
     subscribe(titech, &["--hold"]);
@@ -140,7 +140,7 @@ fn what_a_disk_spoils_is_found_in_the_background_and_comes_anew() {
 }
 
 #[test]
-fn limits_are_exact() {
+fn quotas_are_exact() {
     let federation = with_volume();
     let (kek, scratch) = (&federation.kek, federation.scratch());
     let used = |shown: &Value| {

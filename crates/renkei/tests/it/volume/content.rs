@@ -72,7 +72,7 @@ fn dated(federation: &Federation, content: &[u8]) -> String {
 }
 
 #[test]
-fn a_new_version_of_the_same_size_and_time_is_brought() {
+fn a_new_version_of_the_same_size_and_time_is_pulled() {
     let (federation, osaka) = with_volume();
     let Federation { kek, titech, .. } = &federation;
     titech.ok(&["volume", "set", "genome", "hold=/"]);
@@ -106,7 +106,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn content_is_there_as_long_as_one_site_has_it() {
+fn content_is_readable_while_one_site_has_it() {
     let (mut federation, osaka) = with_volume();
     let out = federation.scratch().join("out");
     let (kek, titech) = (&federation.kek, &federation.titech);
@@ -144,7 +144,7 @@ fn content_is_there_as_long_as_one_site_has_it() {
 }
 
 #[test]
-fn a_home_that_lost_bytes_gets_them_from_a_replica() {
+fn a_home_repairs_lost_bytes_from_a_replica() {
     let (federation, osaka) = with_volume();
     let Federation { kek, titech, .. } = &federation;
     kek.ok(&["verify", "kek:/genome"]);
@@ -217,7 +217,7 @@ fn a_home_that_lost_bytes_gets_them_from_a_replica() {
 }
 
 #[test]
-fn a_name_whose_content_is_at_no_site_is_found_and_can_be_removed() {
+fn a_name_without_content_at_any_site_is_reported_and_removable() {
     let (federation, _osaka) = with_volume();
     let Federation { kek, titech, .. } = &federation;
     // The home hears of the name and fetches nothing.

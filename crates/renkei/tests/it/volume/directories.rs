@@ -57,7 +57,7 @@ fn files(federation: &Federation) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_site_does_not_keep_replicas_where_the_home_keeps_its_files() {
+fn replicas_are_refused_in_the_directory_of_the_home() {
     let federation = genome();
     let (titech, kek, scratch) = (&federation.titech, &federation.kek, federation.scratch());
     let before = files(&federation);
@@ -113,7 +113,7 @@ fn a_site_does_not_keep_replicas_where_the_home_keeps_its_files() {
 }
 
 #[test]
-fn replicas_are_not_put_where_a_planted_link_leads() {
+fn replicas_do_not_follow_planted_links() {
     let federation = genome();
     let (titech, target) = (&federation.titech, federation.scratch().join("elsewhere"));
     fs::create_dir(&target).unwrap();
@@ -133,7 +133,7 @@ fn replicas_are_not_put_where_a_planted_link_leads() {
 }
 
 #[test]
-fn a_directory_that_two_sites_had_before_is_left_to_the_first() {
+fn a_directory_claimed_by_two_sites_stays_with_the_first() {
     let mut federation = genome();
     let (status, told) = subscribe(&federation.titech, "data");
     assert_eq!(status, 0, "{told}");
@@ -193,7 +193,7 @@ fn await_condition(site: &Site, code: &str, is_told: bool) {
 }
 
 #[test]
-fn a_volume_whose_files_were_copied_to_another_disk_goes_on_as_it_was() {
+fn a_volume_copied_to_another_disk_continues() {
     let mut federation = genome();
     let (status, told) = subscribe(&federation.titech, "data");
     assert_eq!(status, 0, "{told}");
@@ -228,7 +228,7 @@ fn a_volume_whose_files_were_copied_to_another_disk_goes_on_as_it_was() {
 }
 
 #[test]
-fn another_directory_in_place_of_the_replicas_of_a_reader_is_told_until_it_is_accepted() {
+fn an_exchanged_replica_directory_is_reported_until_accepted() {
     let mut federation = genome();
     let (status, told) = subscribe(&federation.titech, "data");
     assert_eq!(status, 0, "{told}");
@@ -252,7 +252,7 @@ fn another_directory_in_place_of_the_replicas_of_a_reader_is_told_until_it_is_ac
 }
 
 #[test]
-fn a_copy_that_is_not_complete_is_taken_only_when_that_is_said() {
+fn an_incomplete_copy_needs_confirmation() {
     let federation = genome();
     let kek = &federation.kek;
     copy_away(&federation, "aside");

@@ -60,7 +60,7 @@ fn held(site: &Site) -> (u64, u64) {
 }
 
 #[test]
-fn a_follower_sees_what_is_there_and_what_changes() {
+fn a_follower_sees_the_tree_and_its_changes() {
     let federation = with_volume();
     let Federation { titech, kek, .. } = &federation;
     subscribe(titech);
@@ -80,7 +80,7 @@ fn a_follower_sees_what_is_there_and_what_changes() {
 }
 
 #[test]
-fn content_comes_from_the_home_or_from_replicas_that_are_right() {
+fn content_is_read_from_the_home_or_from_valid_replicas() {
     let mut federation = with_volume();
     let copy = federation.scratch().join("copy");
     let same = |federation: &Federation, to: &str| {
@@ -134,7 +134,7 @@ fn plain(site: &Site) -> tree::Tree {
 }
 
 #[test]
-fn what_shall_be_held_is_and_follows_the_names() {
+fn pinned_replicas_are_pulled_and_follow_renames() {
     let federation = with_volume();
     let Federation { titech, kek, .. } = &federation;
     let account = account();
@@ -176,7 +176,7 @@ fn await_that(is: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_copy_is_kept_through_kills_at_any_moment() {
+fn a_replica_survives_kills_at_random_moments() {
     let mut federation = with_volume();
     subscribe(&federation.titech);
     for round in 0..6 {
@@ -198,7 +198,7 @@ fn a_copy_is_kept_through_kills_at_any_moment() {
 }
 
 #[test]
-fn what_one_verify_finds_the_next_one_repairs() {
+fn corruption_found_by_verify_is_repaired_by_the_next_verify() {
     let federation = with_volume();
     let Federation { titech, .. } = &federation;
     subscribe(titech);
@@ -235,7 +235,7 @@ fn what_one_verify_finds_the_next_one_repairs() {
 }
 
 #[test]
-fn what_verifying_finds_comes_by_itself_where_it_shall_be_held() {
+fn corruption_of_a_pinned_replica_is_repaired_automatically() {
     let federation = with_volume();
     let Federation { titech, .. } = &federation;
     let account = account();
@@ -250,7 +250,7 @@ fn what_verifying_finds_comes_by_itself_where_it_shall_be_held() {
 }
 
 #[test]
-fn nobody_follows_without_a_grant() {
+fn following_needs_a_grant() {
     let federation = with_volume();
     let Federation { titech, kek, .. } = &federation;
     kek.ok(&["volume", "revoke", "genome", "titech"]);
@@ -271,7 +271,7 @@ fn nobody_follows_without_a_grant() {
 }
 
 #[test]
-fn each_site_says_what_it_holds() {
+fn each_site_reports_its_replicas() {
     let federation = with_volume();
     let Federation { titech, kek, .. } = &federation;
     let mut osaka = Site::start(&federation.scratch(), "osaka");
@@ -315,7 +315,7 @@ fn await_held(site: &Site, files: (u64, u64)) {
 }
 
 #[test]
-fn who_comes_late_takes_the_tree_anew_and_keeps_its_replicas() {
+fn a_late_follower_installs_a_snapshot_and_keeps_its_replicas() {
     let mut federation = with_volume();
     let account = account();
     let all = ["--storage", "data", "--hold", "--account", &account];
@@ -355,7 +355,7 @@ fn who_comes_late_takes_the_tree_anew_and_keeps_its_replicas() {
 }
 
 #[test]
-fn who_is_granted_a_folder_at_a_follower_sees_no_other() {
+fn a_grant_on_a_folder_at_a_follower_shows_only_that_folder() {
     let federation = with_volume();
     let Federation { titech, kek, .. } = &federation;
     std::os::unix::fs::symlink("..", kek.root().join("genome/2026/raw/up")).unwrap();

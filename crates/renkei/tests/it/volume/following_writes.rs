@@ -106,7 +106,7 @@ fn contents(site: &Site, to: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn who_asks_where_a_file_is_that_he_just_made_waits_for_the_home() {
+fn locating_a_new_file_waits_for_the_home() {
     let mut federation = with_writer();
     let source = federation.scratch().join("source");
     fs::write(&source, "made").unwrap();
@@ -127,7 +127,7 @@ fn who_asks_where_a_file_is_that_he_just_made_waits_for_the_home() {
 }
 
 #[test]
-fn what_a_follower_writes_is_there_at_once_and_everywhere_soon() {
+fn writes_at_a_follower_are_local_at_once_and_everywhere_soon() {
     let federation = with_writer();
     let Federation { titech, kek, .. } = &federation;
     let mut osaka = Site::start(&federation.scratch(), "osaka");
@@ -168,7 +168,7 @@ fn what_a_follower_writes_is_there_at_once_and_everywhere_soon() {
 }
 
 #[test]
-fn what_was_acknowledged_while_the_home_was_away_survives_a_kill() {
+fn writes_acknowledged_without_the_home_survive_a_kill() {
     let mut federation = with_writer();
     let many = federation.scratch().join("many");
     fs::create_dir(&many).unwrap();
@@ -203,7 +203,7 @@ fn what_was_acknowledged_while_the_home_was_away_survives_a_kill() {
 }
 
 #[test]
-fn what_nobody_else_has_is_not_given_up() {
+fn the_only_copy_is_not_evicted() {
     let mut federation = with_writer();
     let file = federation.scratch().join("f");
     fs::write(&file, "mine alone").unwrap();
@@ -225,7 +225,7 @@ fn what_nobody_else_has_is_not_given_up() {
 }
 
 #[test]
-fn what_two_sites_wrote_stays_side_by_side() {
+fn concurrent_writes_of_two_sites_are_both_kept() {
     let mut federation = with_writer();
     let (mine, theirs) = (federation.scratch().join("mine"), federation.scratch().join("theirs"));
     fs::write(&mine, "of titech, longer").unwrap();
@@ -257,7 +257,7 @@ fn what_two_sites_wrote_stays_side_by_side() {
 }
 
 #[test]
-fn a_directory_made_at_three_sites_is_one() {
+fn a_directory_made_at_three_sites_is_merged() {
     let mut federation = with_writer();
     let mut osaka = Site::start(&federation.scratch(), "osaka");
     federation.kek.befriend(&osaka);
@@ -305,7 +305,7 @@ fn a_directory_made_at_three_sites_is_one() {
 }
 
 #[test]
-fn limits_hold_where_it_is_written_first() {
+fn quotas_hold_at_the_writing_follower() {
     let mut federation = with_writer();
     let (titech, scratch) = (&federation.titech, federation.scratch().to_path_buf());
     let handed = |site: &Site| {
@@ -359,7 +359,7 @@ fn limits_hold_where_it_is_written_first() {
 }
 
 #[test]
-fn what_the_home_refuses_is_undone_and_told() {
+fn changes_refused_by_the_home_are_undone_and_reported() {
     let mut federation = with_writer();
     federation.kek.stop();
     federation.titech.ok(&["mv", "/genome/2026/x.bam", "/genome/moved"]);
@@ -443,7 +443,7 @@ fn aside(site: &Site) -> usize {
 }
 
 #[test]
-fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
+fn a_file_renamed_before_another_site_removes_it_keeps_its_content() {
     let mut federation = with_writer();
     let mut osaka = Site::start(&federation.scratch(), "osaka");
     federation.kek.befriend(&osaka);
@@ -497,7 +497,7 @@ fn what_one_site_removed_and_another_renamed_before_keeps_its_content() {
 }
 
 #[test]
-fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
+fn three_sites_converge_after_kills_and_partitions() {
     let mut federation = with_writer();
     let mut osaka = Site::start(&federation.scratch(), "osaka");
     federation.kek.befriend(&osaka);
@@ -542,7 +542,7 @@ fn three_sites_that_are_killed_and_cut_end_with_one_tree() {
 }
 
 #[test]
-fn plain_directories_let_nobody_farther_than_the_volume_says() {
+fn plain_directories_grant_no_more_access_than_the_volume() {
     let federation = with_writer();
     let Federation { titech, kek, .. } = &federation;
     let mode = |site: &Site, path: &str| {

@@ -43,7 +43,7 @@ fn code(told: &(i32, Value)) -> (i32, &str) {
 }
 
 #[test]
-fn a_subscription_does_not_end_while_changes_wait_unless_they_are_abandoned() {
+fn unsubscribing_is_refused_while_changes_are_queued_unless_abandoned() {
     let mut federation = with_changes_that_wait();
     let refused_code = Code::ChangesWait.to_string();
     let leave = ["volume", "unsubscribe", "genome"];
@@ -76,7 +76,7 @@ fn a_subscription_does_not_end_while_changes_wait_unless_they_are_abandoned() {
 }
 
 #[test]
-fn a_subscription_ends_when_the_home_has_the_content_too() {
+fn unsubscribing_works_once_the_home_has_the_content() {
     let mut federation = with_changes_that_wait();
     // The home is told the names and fetches nothing: the content is here alone.
     federation.kek.ok(&["volume", "pause", "genome"]);
@@ -94,7 +94,7 @@ fn a_subscription_ends_when_the_home_has_the_content_too() {
 }
 
 #[test]
-fn a_home_that_is_not_reached_is_not_said_to_lack_what_it_has() {
+fn an_unreachable_home_is_not_reported_as_lacking_content() {
     let mut federation = with_changes_that_wait();
     federation.kek.restart();
     await_that("the home has the content", || federation.kek.root().join("genome/dir/new").exists());

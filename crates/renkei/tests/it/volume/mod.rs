@@ -85,7 +85,7 @@ fn run7(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_volume_is_made_used_and_deleted() {
+fn a_volume_is_created_used_and_deleted() {
     let (dir, kek) = site();
     let run = run7(dir.path());
     let run = run.to_str().unwrap();
@@ -126,7 +126,7 @@ fn a_volume_is_made_used_and_deleted() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_arguments_are_refused() {
     let (_dir, kek) = site();
     fs::create_dir_all(kek.root().join("full/sub")).unwrap();
     let status = |arguments: &[&str]| kek.renkei(arguments).status.code().unwrap();
@@ -161,7 +161,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_directory_is_taken_as_it_is_named_in_the_working_directory() {
+fn a_relative_directory_is_resolved_in_the_working_directory() {
     let dir = tempfile::tempdir().unwrap();
     let kek = Site::start(dir.path(), "kek");
     fs::create_dir_all(kek.root().join("archive/2025/run")).unwrap();
@@ -182,7 +182,7 @@ fn a_directory_is_taken_as_it_is_named_in_the_working_directory() {
 }
 
 #[test]
-fn a_tree_that_is_there_becomes_a_volume_in_place() {
+fn an_existing_tree_becomes_a_volume_in_place() {
     const FILES: usize = 20_000;
     let dir = tempfile::tempdir().unwrap();
     let kek = Site::start(dir.path(), "kek");
@@ -211,7 +211,7 @@ fn a_tree_that_is_there_becomes_a_volume_in_place() {
 }
 
 #[test]
-fn what_changes_behind_its_back_is_found() {
+fn changes_made_past_renkei_are_found() {
     let (dir, mut kek) = site();
     kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
     kek.ok(&["volume", "set", "genome", "scan_every_s=0"]);
@@ -249,7 +249,7 @@ fn what_changes_behind_its_back_is_found() {
 }
 
 #[test]
-fn a_lost_tree_is_made_anew() {
+fn a_lost_tree_is_rebuilt() {
     let (dir, mut kek) = site();
     kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
     kek.stop();
@@ -262,7 +262,7 @@ fn a_lost_tree_is_made_anew() {
 }
 
 #[test]
-fn what_is_not_mounted_is_not_gone() {
+fn unmounted_files_do_not_count_as_removed() {
     let (dir, mut kek) = site();
     kek.ok(&["cp", "-r", run7(dir.path()).to_str().unwrap(), "/genome/"]);
     let before = records(&kek);
@@ -288,7 +288,7 @@ fn what_is_not_mounted_is_not_gone() {
 }
 
 #[test]
-fn a_pop_that_is_killed_finds_what_it_did_not_note() {
+fn a_killed_pop_finds_unrecorded_files() {
     let (dir, mut kek) = site();
     let source = dir.path().join("many");
     fs::create_dir(&source).unwrap();
@@ -321,7 +321,7 @@ fn a_pop_that_is_killed_finds_what_it_did_not_note() {
 }
 
 #[test]
-fn paths_name_volumes_where_nothing_local_has_the_name() {
+fn paths_name_volumes_if_nothing_local_has_the_name() {
     let (dir, kek) = site();
     let file = dir.path().join("f");
     fs::write(&file, "f").unwrap();
@@ -370,7 +370,7 @@ fn find_tests_names_types_sizes_and_times() {
 }
 
 #[test]
-fn a_grant_lets_in_whom_it_names_and_nobody_else() {
+fn a_grant_admits_only_the_named_principals() {
     let federation = Federation::two();
     let (kek, titech) = (&federation.kek, &federation.titech);
     kek.ok(&["volume", "create", "genome", "--storage", "data"]);
@@ -415,7 +415,7 @@ fn a_grant_lets_in_whom_it_names_and_nobody_else() {
 }
 
 #[test]
-fn what_comes_is_known_by_its_digest_without_being_read() {
+fn received_files_get_their_digest_without_being_read() {
     let (dir, kek) = site();
     let run = run7(dir.path());
     kek.ok(&["cp", "-r", run.to_str().unwrap(), "/genome/"]);

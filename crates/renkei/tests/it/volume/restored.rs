@@ -142,7 +142,7 @@ fn remove_trees(site: &Site) {
 }
 
 #[test]
-fn what_only_the_follower_has_comes_to_a_home_whose_catalogue_is_lost() {
+fn files_only_the_follower_has_are_pushed_to_a_home_with_a_lost_catalogue() {
     let mut federation = with_follower("write");
     federation.titech.ok(&["replicate", "/genome/same"]);
     put(&federation, "/genome/dir/written", "by titech, and known to the home");
@@ -187,7 +187,7 @@ fn what_only_the_follower_has_comes_to_a_home_whose_catalogue_is_lost() {
 }
 
 #[test]
-fn a_write_at_a_home_that_was_put_back_unannounced_is_not_replaced() {
+fn a_write_at_a_silently_restored_home_is_not_replaced() {
     let mut federation = with_follower("write");
     let scratch = federation.scratch();
     let saved = Saved::of(&mut federation.kek, &scratch);
@@ -218,7 +218,7 @@ fn a_write_at_a_home_that_was_put_back_unannounced_is_not_replaced() {
 }
 
 #[test]
-fn another_log_is_noticed_also_when_it_is_longer() {
+fn a_different_log_is_detected_even_if_it_is_longer() {
     let mut federation = with_follower("write");
     let scratch = federation.scratch();
     let saved = Saved::of(&mut federation.kek, &scratch);
@@ -259,7 +259,7 @@ fn await_handed_in(federation: &Federation) {
 }
 
 #[test]
-fn content_that_only_the_follower_has_is_read_after_the_home_was_restored() {
+fn content_only_the_follower_has_is_readable_after_a_restore_of_the_home() {
     let mut federation = with_content_at_the_follower();
     let scratch = federation.scratch();
     put(&federation, "/genome/held", "by titech, before the backup");
@@ -277,7 +277,7 @@ fn content_that_only_the_follower_has_is_read_after_the_home_was_restored() {
 }
 
 #[test]
-fn what_was_replaced_by_a_rename_after_the_backup_is_not_beside_a_name_without_content() {
+fn a_rename_over_a_file_after_the_backup_leaves_no_name_without_content() {
     let mut federation = with_content_at_the_follower();
     let scratch = federation.scratch();
     let files = ["replaced", "other", "one", "two"];
@@ -314,7 +314,7 @@ fn what_was_replaced_by_a_rename_after_the_backup_is_not_beside_a_name_without_c
 }
 
 #[test]
-fn one_backup_may_be_restored_twice() {
+fn a_backup_can_be_restored_twice() {
     let mut federation = with_content_at_the_follower();
     let scratch = federation.scratch();
     put(&federation, "/genome/replaced", "before the backup");
@@ -339,7 +339,7 @@ fn one_backup_may_be_restored_twice() {
 }
 
 #[test]
-fn what_a_site_that_may_not_write_has_alone_stays_in_its_storage() {
+fn files_of_a_site_without_write_access_stay_in_its_storage() {
     let mut federation = with_follower("read");
     let scratch = federation.scratch();
     let saved = Saved::of(&mut federation.kek, &scratch);

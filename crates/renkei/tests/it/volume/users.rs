@@ -39,7 +39,7 @@ fn refused(site: &Site, arguments: &[&str], code: Code) {
 const CREATE: [&str; 7] = ["volume", "create", "genome", "--home", "kek", "--storage", "data"];
 
 #[test]
-fn a_user_makes_a_volume_and_manages_it() {
+fn a_user_creates_and_manages_a_volume() {
     let federation = federation();
     let Federation { titech, kek, .. } = &federation;
     refused(titech, &CREATE, Code::NotAllowed);
@@ -86,7 +86,7 @@ fn a_user_makes_a_volume_and_manages_it() {
 }
 
 #[test]
-fn a_user_makes_no_volume_of_what_is_not_the_users() {
+fn a_user_cannot_make_a_volume_of_files_of_others() {
     let federation = federation();
     let Federation { titech, kek, .. } = &federation;
     allow(kek);

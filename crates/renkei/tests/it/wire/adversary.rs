@@ -229,7 +229,7 @@ fn assert_unharmed(site: &Site, (pid, before): (u32, u64), after: &str) {
 }
 
 #[test]
-fn a_home_that_lies_harms_its_own_volumes_alone() {
+fn a_lying_home_harms_only_its_own_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let titech = Site::start(dir.path(), "titech");
     let (card, ..) = evil();
@@ -277,7 +277,7 @@ fn make(id: NodeId, dir: NodeId, name: &str, kind: NewKind, mode: u32) -> Change
 }
 
 #[test]
-fn a_follower_with_a_write_grant_changes_the_volume_alone() {
+fn a_follower_with_a_write_grant_changes_only_the_volume() {
     let federation = Federation::two();
     let kek = &federation.kek;
     kek.ok(&["volume", "create", "genome", "--storage", "data"]);
@@ -352,7 +352,7 @@ fn a_follower_with_a_write_grant_changes_the_volume_alone() {
 // ---- certificates and heads ------------------------------------------------------------------------------------------
 
 #[test]
-fn a_certificate_with_two_names_is_nobodys() {
+fn a_certificate_with_two_names_is_refused() {
     let federation = Federation::two();
     let Federation { kek, .. } = &federation;
     let own = format!("renkei://titech/user/{}", account());
@@ -377,7 +377,7 @@ fn a_certificate_with_two_names_is_nobodys() {
 }
 
 #[test]
-fn long_heads_of_requests_are_refused() {
+fn long_request_heads_are_refused() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let before = (kek.pid(), memory(kek));

@@ -64,7 +64,7 @@ fn answer(mut sock: TcpStream) -> String {
 }
 
 #[test]
-fn nonsense_before_the_handshake_is_hung_up_on() {
+fn garbage_before_the_handshake_closes_the_connection() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let pid = kek.pid();
@@ -94,7 +94,7 @@ fn nonsense_before_the_handshake_is_hung_up_on() {
 
 /// TLS without a certificate of the client's ends the handshake; a plain HTTPS client gets an answer.
 #[test]
-fn renkei_wants_a_certificate() {
+fn the_protocol_needs_a_client_certificate() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let (ended, said) = fetch(kek, b"renkei/1", "/healthz");
@@ -194,7 +194,7 @@ fn one_address_cannot_keep_others_out() {
 
 /// Strangers of several addresses that begin a handshake and stay silent, as many as they like.
 #[test]
-fn silent_handshakes_of_eight_addresses_keep_nobody_waiting() {
+fn silent_handshakes_of_eight_addresses_delay_nobody() {
     if !raise_open_files() {
         return;
     }
@@ -230,7 +230,7 @@ fn silent_handshakes_of_eight_addresses_keep_nobody_waiting() {
 
 /// A file of the PoP that cannot be read to its end, as on a file system that hangs, does not stop the port.
 #[test]
-fn a_disk_that_hangs_does_not_close_the_port() {
+fn a_hanging_disk_does_not_block_the_port() {
     let federation = Federation::two();
     let kek = &federation.kek;
     let map = kek.dir().join("map");
@@ -284,7 +284,7 @@ fn too_many_sessions_are_refused_and_end() {
 }
 
 #[test]
-fn a_trusted_site_with_many_users_leaves_sessions_to_others() {
+fn a_site_with_many_users_leaves_sessions_for_others() {
     let mut federation = Federation::two();
     let config = federation.kek.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -315,7 +315,7 @@ fn says(stream: &mut TlsStream, bytes: &[u8]) -> Error {
 }
 
 #[test]
-fn broken_frames_end_the_session_alone() {
+fn malformed_frames_end_only_their_session() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();
@@ -343,7 +343,7 @@ fn broken_frames_end_the_session_alone() {
 
 /// Messages that are well formed and come at the wrong time, or claim too much.
 #[test]
-fn messages_out_of_place_end_the_session_alone() {
+fn unexpected_messages_end_only_their_session() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();
@@ -385,7 +385,7 @@ fn messages_out_of_place_end_the_session_alone() {
 
 /// Thousands of requests at once, whose answers nobody takes until all are sent.
 #[test]
-fn a_flood_of_requests_is_answered_or_ended() {
+fn a_flood_of_requests_is_answered_or_disconnected() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();
@@ -521,7 +521,7 @@ fn end_of(mut session: renkei_mover::connect::dial::Session) -> Error {
 
 /// Entries whose metadata the receiver must keep until the end, more than memory may hold.
 #[test]
-fn metadata_kept_for_the_end_is_bounded() {
+fn deferred_metadata_is_bounded() {
     let mut federation = Federation::two();
     limit_memory(&mut federation.kek, 120);
     let Federation { titech, kek, .. } = &federation;
@@ -549,7 +549,7 @@ fn metadata_kept_for_the_end_is_bounded() {
 
 /// Names that a receiver must remember, so as not to remove them, without end.
 #[test]
-fn names_kept_for_the_end_are_bounded() {
+fn deferred_names_are_bounded() {
     let mut federation = Federation::two();
     limit_memory(&mut federation.kek, 48);
     let Federation { titech, kek, .. } = &federation;
@@ -572,7 +572,7 @@ fn names_kept_for_the_end_are_bounded() {
 
 /// An upload that stops in the middle is given up; the session's memory and threads go.
 #[test]
-fn an_upload_that_never_ends_does_not_stop_others() {
+fn an_endless_upload_does_not_block_others() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();
@@ -595,7 +595,7 @@ fn an_upload_that_never_ends_does_not_stop_others() {
 
 /// A frame as long as allowed, and many of them, take no more memory than one.
 #[test]
-fn large_frames_take_little_memory() {
+fn large_frames_need_little_memory() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let pid = kek.pid();

@@ -185,7 +185,7 @@ const MOMENTS: u32 = 20;
 
 /// The least round trip is what the wire makes of it; the others also wait for a machine that has other work.
 #[test]
-fn a_round_trip_takes_what_was_set() {
+fn round_trip_times_are_as_configured() {
     for delay in [Duration::from_micros(100), ms(5), ms(50), ms(175)] {
         let Some(net) = Net::new(2, &LinkParams { delay, ..LinkParams::default() }) else { return };
         net.ping(2, 0.2);
@@ -202,7 +202,7 @@ fn a_round_trip_takes_what_was_set() {
 }
 
 #[test]
-fn tcp_gets_the_rate_that_was_set() {
+fn tcp_reaches_the_configured_rate() {
     for rate in [20_000_000, 200_000_000] {
         let params = LinkParams { rate: Some(rate), delay: ms(2), ..LinkParams::default() };
         let Some(net) = Net::new(2, &params) else { return };
@@ -222,7 +222,7 @@ fn tcp_gets_the_rate_that_was_set() {
 }
 
 #[test]
-fn losses_are_as_many_as_set_and_single_packets() {
+fn losses_are_single_packets_at_the_configured_rate() {
     let loss = Loss::Random(0.01);
     let params = LinkParams { rate: Some(200_000_000), delay: ms(1), loss, ..LinkParams::default() };
     let Some(net) = Net::new(2, &params) else { return };
@@ -237,7 +237,7 @@ fn losses_are_as_many_as_set_and_single_packets() {
 }
 
 #[test]
-fn bytes_arrive_unharmed_through_cut_frames() {
+fn bytes_survive_segmentation() {
     let params = LinkParams {
         rate: Some(300_000_000),
         delay: ms(1),
@@ -270,7 +270,7 @@ fn bytes_arrive_unharmed_through_cut_frames() {
 }
 
 #[test]
-fn a_link_that_is_down_passes_nothing_until_it_is_up() {
+fn a_link_that_is_down_drops_everything() {
     let params = LinkParams { delay: ms(1), ..LinkParams::default() };
     let Some(net) = Net::new(2, &params) else { return };
     assert_eq!(net.ping(3, 0.1).1, 1.0);
@@ -282,7 +282,7 @@ fn a_link_that_is_down_passes_nothing_until_it_is_up() {
 }
 
 #[test]
-fn sites_reach_each_other_and_only_over_their_own_links() {
+fn sites_reach_each_other_over_their_own_links_only() {
     let Some(net) = Net::new(3, &LinkParams { delay: ms(1), ..LinkParams::default() }) else { return };
     let out = net.run(2, "ping", &["-q", "-c", "3", "-i", "0.1", FAR]);
     assert!(out.status.success());
@@ -296,7 +296,7 @@ fn sites_reach_each_other_and_only_over_their_own_links() {
 }
 
 #[test]
-fn wrong_links_are_refused() {
+fn invalid_links_are_refused() {
     let Some(net) = Net::new(2, &LinkParams::default()) else { return };
     let bad = LinkParams { rate: Some(1), ..LinkParams::default() };
     assert!(net.wire().set(0, bad).unwrap_err().cause.contains("rate"));

@@ -182,7 +182,7 @@ fn write_parts(stream: &mut TlsStream, bytes: &[u8]) {
 }
 
 #[test]
-fn two_of_our_ends_understand_each_other_with_and_without_new_keys() {
+fn both_own_ends_interoperate_with_and_without_key_updates() {
     let site = Site::new();
     for renewed in [false, true] {
         let (mut near, mut far) = site.connection();
@@ -203,7 +203,7 @@ fn two_of_our_ends_understand_each_other_with_and_without_new_keys() {
 }
 
 #[test]
-fn one_of_our_ends_understands_the_records_of_rustls() {
+fn each_own_end_interoperates_with_rustls() {
     let site = Site::new();
     let suites = &provider().cipher_suites;
     assert_eq!(suites.len(), 3);
@@ -276,7 +276,7 @@ fn last_flight(client: &mut ClientConnection, sock: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_with_the_end_of_the_handshake_is_not_lost() {
+fn data_after_the_handshake_in_one_read_is_not_lost() {
     let site = Site::new();
     let (mut near, far) = sockets();
     std::thread::scope(|scope| {
@@ -358,7 +358,7 @@ fn refusal(mut ours: TlsStream) -> Error {
 }
 
 #[test]
-fn padding_and_records_without_content_are_skipped() {
+fn padding_and_empty_records_are_skipped() {
     let (mut forger, mut ours) = Forger::beside(&Site::new());
     for _ in 0..3 {
         (0..32).for_each(|padding| forger.send_content(b"", padding));
@@ -381,7 +381,7 @@ fn content_inside_a_handshake_message_ends_the_stream() {
 }
 
 #[test]
-fn records_that_nobody_may_send_end_the_stream() {
+fn malformed_records_end_the_stream() {
     let site = Site::new();
     let bad_inner: [(&str, Vec<u8>); 7] = [
         ("no type", vec![0; 20]),
@@ -409,7 +409,7 @@ fn records_that_nobody_may_send_end_the_stream() {
 }
 
 #[test]
-fn records_that_were_changed_repeated_or_left_out_end_the_stream() {
+fn changed_repeated_or_missing_records_end_the_stream() {
     let site = Site::new();
     for position in [0, 4, 5, 50, 104] {
         let (mut forger, ours) = Forger::beside(&site);
@@ -433,7 +433,7 @@ fn records_that_were_changed_repeated_or_left_out_end_the_stream() {
 }
 
 #[test]
-fn the_peer_is_told_why_a_stream_ends() {
+fn the_peer_gets_an_alert_when_a_stream_ends() {
     let (mut near, far) = Site::new().connection();
     (&*near.socket())
         .write_all(&[23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17])

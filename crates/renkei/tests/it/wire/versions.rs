@@ -45,7 +45,7 @@ fn answers(stream: &mut TlsStream) {
 }
 
 #[test]
-fn a_pop_serves_two_versions_and_says_who_must_be_updated() {
+fn a_pop_serves_two_versions_and_names_the_side_to_update() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     for (versions, agreed) in [((3, 3), 3), ((2, 3), 3), ((3, 4), 4), ((4, 4), 4), ((4, 9), 4)] {
@@ -106,7 +106,7 @@ fn pop_of(version: u16) -> SiteCard {
 }
 
 #[test]
-fn a_client_takes_what_the_pop_chose_or_says_who_must_be_updated() {
+fn a_client_accepts_the_chosen_version_or_names_the_side_to_update() {
     let dir = tempfile::tempdir().unwrap();
     let titech = Site::start(dir.path(), "titech");
     let connect = |version| {
@@ -125,7 +125,7 @@ fn a_client_takes_what_the_pop_chose_or_says_who_must_be_updated() {
 }
 
 #[test]
-fn a_pop_of_wire_3_is_asked_in_its_own_words() {
+fn a_pop_of_wire_3_gets_requests_of_wire_3() {
     let dir = tempfile::tempdir().unwrap();
     let titech = Site::start(dir.path(), "titech");
     let asked = |version| {
@@ -193,7 +193,7 @@ fn copy_all_ways(by: &Site, other: &Site) {
 }
 
 #[test]
-fn a_site_of_wire_3_and_one_of_wire_4_copy_all_ways() {
+fn sites_of_wire_3_and_wire_4_copy_in_all_directions() {
     let Some(old) = program_of_wire_3() else { return };
     let mut federation = Federation::two();
     federation.kek.program = Some(old);
