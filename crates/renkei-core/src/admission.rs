@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_shrinks_as_places_fill_up_and_grows_again() {
+    fn timeouts_shrink_as_slots_fill_up_and_grow_again() {
         let mut all = Admission::new(TERMS);
         let guests: Vec<GuestId> = (0..25).map(|_| come(&mut all, 1, ms(0))).collect();
         assert_eq!(all.patience(), TERMS.longest);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_patience_is_over_goes_when_the_next_one_comes() {
+    fn a_timed_out_peer_is_dropped_when_the_next_one_comes() {
         let mut all = Admission::new(TERMS);
         let first = come(&mut all, 1, ms(0));
         assert_eq!(all.enter(2, ms(20_000)).ended, []);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_greediest_makes_room() {
+    fn the_oldest_peer_of_the_busiest_address_is_dropped() {
         let mut all = Admission::new(TERMS);
         let quiet: Vec<GuestId> = (0..10).map(|address| come(&mut all, address, ms(0))).collect();
         let greedy: Vec<GuestId> = (0..60).map(|_| come(&mut all, 100, ms(1))).collect();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_is_never_put_out_for_itself() {
+    fn the_newest_peer_is_never_dropped_for_itself() {
         let mut all = Admission::new(Terms { places: 1, ..TERMS });
         let first = come(&mut all, 1, ms(0));
         let second = all.enter(1, ms(1));
@@ -228,7 +228,7 @@ mod tests {
 
     /// Eight addresses connect again and again and stay; honest peers need 600 ms and are never evicted.
     #[test]
-    fn who_needs_a_moment_has_it_beside_an_attack() {
+    fn a_slow_peer_is_admitted_during_an_attack() {
         let mut all = Admission::new(TERMS);
         let mut honest: Vec<(GuestId, Moment)> = Vec::new();
         let mut served = 0;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_proved_for_a_time_and_the_oldest_is_forgotten_first() {
+    fn an_address_is_proven_for_a_time_and_the_oldest_is_evicted_first() {
         let mut proved = Proved::new(2, Duration::from_secs(60));
         (1..=3).for_each(|address| proved.note(address, ms(address * 1000)));
         let known = |now| [1, 2, 3].map(|address| proved.is_proved(&address, now));

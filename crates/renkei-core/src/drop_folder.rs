@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_handed_on_when_it_stayed_as_it_is() {
+    fn a_file_is_forwarded_once_it_is_stable() {
         let mut inbox = DropFolderScan::new(5_000);
         assert!(inbox.look(0, [file("a", 1)]).is_empty());
         assert!(inbox.look(4_000, [file("a", 2)]).is_empty(), "it grew");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_changes_after_it_was_handed_on_is_handed_on_again() {
+    fn a_file_changed_after_forwarding_is_forwarded_again() {
         let mut inbox = DropFolderScan::new(1_000);
         inbox.look(0, [file("a", 1)]);
         inbox.look(1_000, [file("a", 1)]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_removed_and_comes_back_is_a_new_one() {
+    fn a_file_removed_and_created_again_is_new() {
         let mut inbox = DropFolderScan::new(1_000);
         inbox.look(0, [file("a", 1)]);
         inbox.look(1_000, [file("a", 1)]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_at_growing_pauses() {
+    fn failures_are_retried_with_growing_backoff() {
         let mut inbox = DropFolderScan::new(0);
         let mut now = 0;
         let mut pauses = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_unfinished_files_are_known() {
+    fn names_of_unfinished_files_are_recognised() {
         for name in [&b".a.dat.Xy12Zq"[..], b"a.filepart", b"a.part", b".hidden"] {
             assert!(is_unfinished(name));
         }

@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_says_nothing_new_is_not_shown() {
+    fn a_redundant_cause_is_not_shown() {
         let shown = |code, cause| Error::new(code, "open", "f", cause).at("kek").to_string();
         let not_found = shown(Code::PathNotFound, "No such file or directory (os error 2)");
         assert_eq!(not_found, "RK-STORE-1: no such file or directory: f (at kek, open)");

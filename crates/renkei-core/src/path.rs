@@ -354,7 +354,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn refuses_what_would_leave_the_root() {
+    fn refuses_paths_that_leave_the_root() {
         for bad in [&b"/a"[..], b"a//b", b"..", b"a/../b", b"a/.", b"a\0b", b"a/"] {
             assert!(RelPath::parse(bad).is_err(), "{bad:?}");
         }
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn several_names_are_told_apart() {
+    fn several_names_are_distinguished() {
         let first = |names: &[&str]| first_names(names.iter().map(|name| (*name).to_owned()));
         assert_eq!(first(&["kek:/data/my run"]), "kek:/data/my run");
         assert_eq!(first(&["kek:/data/my run", "kek:/data/b"]), "'kek:/data/my run' kek:/data/b");
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_paths_apart() {
+    fn splits_paths() {
         let path = RelPath::parse(b"a/b/c").unwrap();
         assert_eq!(path.parent().unwrap().as_bytes(), b"a/b");
         assert_eq!(path.split().unwrap(), (&b"a/b"[..], &b"c"[..]));

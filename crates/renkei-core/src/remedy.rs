@@ -108,7 +108,7 @@ mod tests {
     use crate::error::Code;
 
     #[test]
-    fn words_that_are_known_are_filled_in_and_others_explained() {
+    fn known_placeholders_are_filled_in_and_others_explained() {
         let remedy = "`renkei map add PRINCIPAL ACCOUNT` at SITE; `x RENKEI_SITE LimitSITE SITE:/d`";
         let known = [("PRINCIPAL", "alice@kek".to_owned()), ("SITE", "kek".to_owned())];
         let filled = fill(remedy, &known);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_names_of_its_own() {
+    fn an_error_has_its_own_placeholders() {
         let error = |code, subject: &str| Error::new(code, "open", subject, "").at("kek");
         let told = |code, subject| of(&error(code, subject));
         assert!(told(Code::PeerDown, "nig at 192.0.2.1:7512").contains("`renkei doctor nig`"));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_remedy_has_a_word_that_nobody_explains() {
+    fn every_placeholder_of_a_remedy_is_explained() {
         for code in Code::ALL {
             for command in code.row().remedy.split('`').skip(1).step_by(2) {
                 for (_, word) in words(command) {

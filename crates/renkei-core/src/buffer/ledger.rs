@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_charged_from_the_reservation_to_the_removal() {
+    fn space_is_charged_from_the_reservation_to_the_removal() {
         let mut ledger = Ledger::new(LIMITS);
         assert_eq!(ask(&mut ledger, 1, "alice", 50), Ok(Answer::Granted));
         assert_eq!((ledger.used(), ledger.used_by(&who("alice")), ledger.used_by(&who("bob"))), (50, 50, 0));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_is_given_back_when_all_has_come() {
+    fn unused_space_is_released_when_an_upload_is_complete() {
         let mut ledger = Ledger::new(LIMITS);
         ask(&mut ledger, 1, "alice", 50).unwrap();
         ledger.write(&id(1), 10).unwrap();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_has_it_once_and_may_have_more() {
+    fn repeated_reservations_count_once_and_may_grow() {
         let mut ledger = Ledger::new(LIMITS);
         for (bytes, used) in [(20, 20), (20, 20), (10, 20), (45, 45)] {
             assert_eq!(ask(&mut ledger, 1, "alice", bytes), Ok(Answer::Granted));
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_does_not_wait() {
+    fn requests_that_never_fit_are_refused() {
         let mut ledger = Ledger::new(LIMITS);
         assert_eq!(ask(&mut ledger, 1, "alice", 61), Err(Code::BufferTooSmall));
         assert_eq!(ask(&mut ledger, 1, "alice", u64::MAX), Err(Code::BufferTooSmall));
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_who_waits_for_space_and_a_quota_holds_nobody_up() {
+    fn requests_for_space_are_first_in_first_out_and_a_quota_blocks_only_its_user() {
         let mut ledger = Ledger::new(LIMITS);
         ask(&mut ledger, 1, "alice", 50).unwrap();
         assert_eq!(ask(&mut ledger, 2, "alice", 20), Ok(Answer::Waits(Shortage::Quota(10))));
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_to_have_room_when_another_asks_is_told() {
+    fn a_waiter_that_gets_space_on_another_request_is_notified() {
         let mut ledger = Ledger::new(LIMITS);
         ask(&mut ledger, 1, "alice", 60).unwrap();
         assert_eq!(ask(&mut ledger, 2, "bob", 60), Ok(Answer::Waits(Shortage::Space(20))));
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_and_who_waits_is_told() {
+    fn reservations_and_waiters_are_listed() {
         let mut ledger = Ledger::new(LIMITS);
         ledger.ask(id(1), &who("alice"), 50, 10).unwrap();
         ledger.ask(id(2), &who("bob"), 60, 10).unwrap();
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_leaves() {
+    fn expired_reservations_are_removed() {
         let mut ledger = Ledger::new(LIMITS);
         ledger.ask(id(1), &who("alice"), 50, 10).unwrap();
         ledger.ask(id(2), &who("bob"), 60, 10).unwrap();
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_crash_the_disk_tells_what_is_charged() {
+    fn charges_are_rebuilt_from_the_disk_after_a_crash() {
         let known = |number, owner, bytes| Known { id: id(number), owner: who(owner), bytes, until_ms: 5 };
         let found = |number, bytes| Found { id: id(number), bytes };
         let all = vec![known(1, "alice", 50), known(2, "bob", 10)];
@@ -683,7 +683,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_disk_never_has_more_than_is_charged_and_all_who_wait_come_in_the_end(all in steps()) {
+        fn the_disk_has_no_more_than_is_charged_and_all_waiters_are_served(all in steps()) {
             let mut world = World { ledger: Ledger::new(LIMITS), disk: BTreeMap::new(), now: 0 };
             for step in all {
                 world.step(step);

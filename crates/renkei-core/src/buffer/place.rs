@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_write_such_a_place() {
+    fn buffer_places_cannot_be_written_by_users() {
         assert!(!is_label(STORAGE));
         assert!(Place::parse(place(&[1; 16]).to_string().as_bytes()).is_err());
     }

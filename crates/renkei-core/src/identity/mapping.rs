@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn own_users_need_no_rule_unless_told() {
+    fn own_users_need_no_rule_unless_configured() {
         let osaka = SiteName::parse("osaka").unwrap();
         assert_eq!(account("alice@osaka", OwnUsers::SameName(&osaka)).as_deref(), Some("alice"));
         assert_eq!(account("root@osaka", OwnUsers::SameName(&osaka)).as_deref(), Some("root"));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_one_account_name_nobody_else() {
+    fn the_rules_of_one_account_name_no_other_account() {
         let table = "alice@kek al\nbob@kek bobby\ncarol@kek al\ncarol@kek !\n*@riken al\ndan@riken dd\n*@titech *\n\
                      al@titech guest\n*@osaka guest\n*@nagoya !\nerin@osaka al\n";
         let osaka = SiteName::parse("osaka").unwrap();
@@ -356,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rules_of_one_account_decide_about_it_as_all_rules_do(
+        fn the_rules_of_one_account_decide_about_it_as_all_rules(
             rules in proptest::collection::vec(("[*abc]", "[xy]", "[*!abc]"), 0..12),
             needs_rule in any::<bool>(),
         ) {

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn delegated_names_are_no_plain_ones() {
+    fn delegated_names_differ_from_plain_ones() {
         let alice = Principal::parse("alice@kek").unwrap();
         let uri = alice.to_delegated_uri().unwrap();
         assert_eq!(Principal::parse_delegated_uri(&uri).unwrap(), alice);

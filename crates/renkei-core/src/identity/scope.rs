@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_covers_what_is_below_it_by_whole_components() {
+    fn a_place_covers_paths_below_it_by_whole_components() {
         for good in ["/raw/run7", "/raw/run7/a", "/raw/run7/a/b"] {
             assert!(may("kek", good, Need::Read) && may("kek", good, Need::Look), "{good}");
         }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_and_sites_are_apart() {
+    fn rights_and_sites_are_independent() {
         assert!(!may("kek", "/raw/run7", Need::Write));
         assert!(!may("titech", "/raw/run7", Need::Look));
         assert!(may("titech", "/data/in/run7/f", Need::Write));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_never_come_so_far() {
+    fn dot_components_are_refused() {
         for text in ["/raw/run7/../x", "/raw/run7/..", "/raw/.."] {
             assert!(Place::parse(text.as_bytes()).is_err(), "{text}");
         }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_shows_what_of_it_may_be_written() {
+    fn a_base_shows_its_writable_parts() {
         let within = |text: &str| scope().writable_in(&site("titech"), &place(text));
         assert_eq!(within("/data/in/run7"), [RelPath::root()]);
         assert_eq!(within("/data/in/run7/sub"), [RelPath::root()]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_covered_twice_is_kept_once() {
+    fn places_covered_twice_are_stored_once() {
         let permits = ["/raw/a/b", "/raw/a", "/raw/a/c", "/raw/ab"];
         let scope = Scope::new([1; 16], permits.map(|text| permit("kek", text, Right::Read)).into()).unwrap();
         assert_eq!(scope.to_string(), "read kek:/raw/a, read kek:/raw/ab");
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_stand_in_a_certificate_is_refused() {
+    fn oversized_and_malformed_scopes_are_refused() {
         let name = |n: usize| permit("kek", &format!("/raw/{n:0>200}"), Right::Read);
         let refused = |permits| Scope::new([0; 16], permits).unwrap_err().code;
         assert_eq!(refused((0..100).map(name).collect()), Code::TooManyEntries);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn to_look_at_a_place_shows_nothing_below_it() {
+    fn stat_of_a_place_shows_nothing_below_it() {
         let permits = vec![permit("kek", "/raw/d", Right::Look), permit("kek", "/raw/d/x", Right::Write)];
         let scope = Scope::new([0; 16], permits).unwrap();
         let may = |text: &str, need| scope.covers(&site("kek"), &place(text), need);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_writes_what_its_sources_become_and_no_more() {
+    fn a_transfer_writes_only_the_destinations_of_its_sources() {
         let two: &[&str] = &["a", "b"];
         let into_root = asked("/data", Found::ALL.map(|found| (found, true, "", two)).into());
         assert_eq!(into_root, "look at titech:/data, write titech:/data/a, write titech:/data/b");
@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn leaving_out_what_is_covered_changes_nothing(all in permits(), asked in permits()) {
+        fn dropping_covered_places_changes_nothing(all in permits(), asked in permits()) {
             let scope = Scope::new([3; 16], all.clone()).unwrap();
             prop_assert_eq!(&Scope::decode(&scope.encode()).unwrap(), &scope);
             for Permit { site, place, right } in &asked {

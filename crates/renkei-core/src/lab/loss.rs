@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn many_packets_at_once_fare_as_one_by_one() {
+    fn losses_of_a_batch_equal_losses_one_by_one() {
         let mut chance = Chance::new(9);
         let mut runs = Runs::random(0.01, &mut chance);
         let (mut hits, mut packets) = (0u32, 0u32);

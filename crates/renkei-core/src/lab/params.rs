@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_values_are_named() {
+    fn invalid_values_are_named() {
         let said = |params: LinkParams| params.check().unwrap_err();
         let sane = LinkParams::default;
         assert_eq!(sane().check(), Ok(()));

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_have_the_checksums_a_kernel_would_have_given() {
+    fn segments_have_the_checksums_of_a_kernel() {
         for ipv6 in [false, true] {
             let (whole, small) = (Sent::new(ipv6, 6 * SIZE), Sent::new(ipv6, 2 * SIZE));
             let at = whole.transport() + 16;
@@ -349,7 +349,7 @@ mod tests {
     proptest! {
         /// However a frame is cut, the parts contain its payload exactly once.
         #[test]
-        fn pieces_make_up_the_whole(payload in 1usize..60_000, ipv6: bool, at in 0u32..45) {
+        fn segments_add_up_to_the_frame(payload in 1usize..60_000, ipv6: bool, at in 0u32..45) {
             let sent = Sent::new(ipv6, payload);
             let buffer = sent.buffer();
             let shape = Shape::parse(&buffer).unwrap();

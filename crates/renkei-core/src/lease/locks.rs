@@ -152,7 +152,7 @@ mod tests {
 
     /// Compares with a model that has one lock per byte.
     #[test]
-    fn ranges_are_as_byte_by_byte() {
+    fn range_locks_agree_with_a_model_of_bytes() {
         const BYTES: u64 = 16;
         for seed in 0..300 {
             let (mut chance, mut locks) = (Chance::new(seed), Locks::default());

@@ -16,7 +16,7 @@ fn ms(count: u64) -> Moment {
 }
 
 #[test]
-fn who_looked_is_called_and_who_changes_is_not() {
+fn lease_holders_are_called_back_and_the_writer_is_not() {
     let mut leases = Leases::new(TERM, 10);
     let (a, b) = (leases.join(ms(0)), leases.join(ms(0)));
     assert_eq!((leases.note(a, 7, ms(1)), leases.note(a, 7, ms(1))), (Noted::New, Noted::Known));
@@ -33,7 +33,7 @@ fn who_looked_is_called_and_who_changes_is_not() {
 }
 
 #[test]
-fn a_holder_that_is_gone_costs_its_term_once() {
+fn a_lost_holder_delays_others_by_one_term_only() {
     let mut leases = Leases::new(TERM, 10);
     let gone = leases.join(ms(0));
     leases.note(gone, 7, ms(0));
@@ -45,7 +45,7 @@ fn a_holder_that_is_gone_costs_its_term_once() {
 }
 
 #[test]
-fn who_is_connected_and_was_not_heard_of_for_a_term_is_not_forgotten() {
+fn a_connected_holder_silent_for_a_term_keeps_its_leases() {
     let mut telling = CallbackQueue::new(TERM, 10);
     let (gone, silent) = (telling.join(ms(0)), telling.join(ms(0)));
     telling.end(gone);
@@ -57,7 +57,7 @@ fn who_is_connected_and_was_not_heard_of_for_a_term_is_not_forgotten() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_held() {
+fn leases_over_the_limit_are_not_given() {
     let mut leases = Leases::new(TERM, 2);
     let id = leases.join(ms(0));
     let noted: Vec<Noted> = [1, 2, 3, 1].map(|dir| leases.note(id, dir, ms(0))).into();
@@ -66,7 +66,7 @@ fn what_does_not_fit_is_not_held() {
 }
 
 #[test]
-fn answers_that_passed_a_change_are_known() {
+fn answers_overtaken_by_a_change_are_detected() {
     let mut recent = Recent::default();
     let name = |dir: u64| Changed { names: vec![(dir, b"f".to_vec())], ..Changed::default() };
     recent.add(name(1));
@@ -305,7 +305,7 @@ fn due<T>(way: &mut Way<T>, now: Moment) -> Vec<T> {
 }
 
 #[test]
-fn nobody_shows_what_is_older_than_an_acknowledged_change() {
+fn no_holder_shows_state_older_than_an_acknowledged_change() {
     let mut shown = 0;
     for seed in 0..400 {
         let mut world = World::new(seed);

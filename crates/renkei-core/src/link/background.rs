@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn late_moments_of_a_host_do_not_slow_it() {
+    fn late_wakeups_of_a_host_do_not_slow_it() {
         for path in paths().map(|path| Path { late_every: 0.3, ..path }) {
             let (_, ours) = drive(&path, None, true, 10.0, 60.0);
             assert!(ours > 0.9 * path.capacity, "{} of {} at {}", ours, path.capacity, path.min_rtt);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cubic_flow_keeps_its_rate() {
+    fn a_cubic_flow_beside_it_keeps_its_rate() {
         for path in paths() {
             let (alone, _) = drive(&path, Some(&mut cubic(&path)), false, 0.0, 60.0);
             let (beside, ours) = drive(&path, Some(&mut cubic(&path)), true, 0.0, 60.0);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bbr_flow_keeps_its_rate() {
+    fn a_bbr_flow_beside_it_keeps_its_rate() {
         for path in paths() {
             let (alone, _) = drive(&path, Some(&mut bbr(&path)), false, 0.0, 60.0);
             let (beside, ours) = drive(&path, Some(&mut bbr(&path)), true, 0.0, 60.0);

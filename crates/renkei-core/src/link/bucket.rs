@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_made_up_for() {
+    fn a_pause_earns_no_burst() {
         let mut bucket = Bucket::new(1_000_000);
         drain(&mut bucket, Duration::ZERO, SECOND, 1000);
         let taken = drain(&mut bucket, 60 * SECOND, 61 * SECOND, 1000);

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_streams_leave_their_share() {
+    fn idle_streams_yield_their_share() {
         let mut busy = Busy::new(&samples(&[0; 4]));
         assert_eq!(busy.share(1000.0), 250);
         assert!(busy.on_samples(ROUND, ROUND, &samples(&[10_000, 0, 0, 10_000])));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slow_streams_leave_is_the_others() {
+    fn the_unused_share_of_slow_streams_goes_to_the_others() {
         let mut busy = Busy::new(&samples(&[0; 4]));
         assert!(!busy.on_samples(ROUND, ROUND, &samples(&[10_000, 40_000, 40_000, 40_000])));
         // 100 kB/s with headroom, of 325 kB/s a stream; the others get the rest.
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_of_life_is_not_work() {
+    fn keep_alives_do_not_count_as_work() {
         let mut busy = Busy::new(&samples(&[0; 2]));
         assert!(busy.on_samples(ROUND, ROUND, &samples(&[100_000, 60])));
         assert_eq!(busy.share(1000.0), 1000);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_once_a_round() {
+    fn it_samples_once_a_round() {
         let mut busy = Busy::new(&samples(&[0; 2]));
         assert!(!busy.on_samples(ROUND / 2, ROUND, &samples(&[100_000, 0])));
         assert!(busy.on_samples(ROUND, ROUND, &samples(&[200_000, 0])));

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_streams_are_let_go_when_the_others_have_no_more_to_send() {
+    fn fast_streams_are_released_when_the_others_have_nothing_to_send() {
         let mut controller = Controller::new(4, false);
         let second = Duration::from_secs(1);
         let first = [sample(10_000), sample(10_000), sample(20_000), sample(4_000_000)];
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_full_is_known_after_a_pause() {
+    fn the_capacity_of_a_full_path_is_remembered_after_a_pause() {
         let full = on_full_path(2);
         let pacing = full.pacing().clone();
         let now = [sample(70_000_000), sample(80_000_000)];
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_with_nothing_to_send_leave_their_share() {
+    fn streams_with_nothing_to_send_yield_their_share() {
         let mut controller = on_full_path(4);
         let before = controller.pacing().rates[0].unwrap();
         let still = sample(20_000_000);

@@ -68,12 +68,12 @@ mod tests {
     }
 
     #[test]
-    fn long_round_trips_without_a_loss_starve() {
+    fn long_round_trips_without_a_loss_are_starvation() {
         assert!(is_starved_by(2_000_000, 0, 90));
     }
 
     #[test]
-    fn an_own_queue_a_loss_and_a_pause_do_not() {
+    fn an_own_queue_a_loss_or_a_pause_is_not_starvation() {
         assert!(!is_starved_by(20_000_000, 0, 45));
         assert!(!is_starved_by(2_000_000, 1448, 90));
         assert!(!is_starved_by(0, 0, 90));

@@ -363,27 +363,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let filter = filter("+*.h5 +*/ -*");
         assert!(filter.includes(b"a/x.h5", false) && filter.includes(b"a", true));
         assert!(!filter.includes(b"a/x.txt", false));
     }
 
     #[test]
-    fn names_need_not_be_text() {
+    fn names_need_not_be_utf_8() {
         let filter =
             Filter { rules: vec![Rule { includes: false, pattern: b"\xff*".into() }], contents: Vec::new() };
         assert!(!filter.matcher().includes(b"a/\xffb", false) && filter.matcher().includes(b"a/b", false));
     }
 
     #[test]
-    fn a_pattern_made_to_cost_does_not() {
+    fn a_hostile_pattern_is_matched_quickly() {
         let pattern = "*a".repeat(200);
         assert!(!is_out(&pattern, &"a".repeat(199), false));
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn long_patterns_are_refused() {
         let rule = |pattern: &str| Rule { includes: false, pattern: pattern.into() };
         let of = |rules| Filter { rules, contents: Vec::new() };
         assert!(of(vec![rule("x"); MAX_RULES]).check().is_ok());

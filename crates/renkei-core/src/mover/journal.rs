@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_read_back_says_what_was_written() {
+    fn a_journal_round_trips() {
         let bytes = written(&[slot(0), slot(2)]);
         let (state, good) = State::read(&bytes);
         assert_eq!(good, bytes.len());
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_at_rest_until_an_extent_is_written() {
+    fn a_file_is_idle_until_an_extent_is_written() {
         let changed = FileTime { secs: 5, nanos: 6 };
         let rest = Record::AtRest { key: [9; 16], changed };
         let at_rest = |records: &[Record]| {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_the_version_before_is_read() {
+    fn a_journal_of_the_previous_version_is_read() {
         let mut bytes = Vec::new();
         Record::Header(Header { version: 2, ..header() }).write(&mut bytes);
         [Record::Owner("alice@kek".into()), slot(1)].iter().for_each(|record| record.write(&mut bytes));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_in_short_says_what_is_whole() {
+    fn a_journal_summary_has_the_whole_extents() {
         let source = Stamp { size: (2 << 20) + 5, ..Stamp::default() };
         let slot = |key: u8, temp_ino, slot| Record::Slot {
             key: [key; 16],
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_of_another_state_of_the_source_are_forgotten() {
+    fn extents_of_another_version_of_the_source_are_dropped() {
         let changed = Stamp { size: 1, ..Stamp::default() };
         let other = Record::Slot { key: [9; 16], source: changed, temp_ino: 3, slot: 4, digest: [0; 32] };
         let (state, _) = State::read(&written(&[slot(0), slot(1), other]));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_read_in_parts_says_the_same() {
+    fn a_journal_read_in_parts_gives_the_same_records() {
         let whole = written(&[slot(0), slot(1), Record::Dropped { key: [9; 16] }, slot(7)]);
         for cut in 0..whole.len() {
             let mut state = State::default();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn records_before_a_header_are_not_believed() {
+    fn records_before_a_header_are_ignored() {
         let mut bytes = Vec::new();
         slot(1).write(&mut bytes);
         assert_eq!(State::read(&bytes), (State::default(), 0));
@@ -432,7 +432,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_and_any_flipped_bit_are_survived(noise in proptest::collection::vec(any::<u8>(), 0..200),
+        fn arbitrary_bytes_and_flipped_bits_do_not_panic(noise in proptest::collection::vec(any::<u8>(), 0..200),
                                                       at in 0usize..400, bit in 0u8..8) {
             let _ = State::read(&noise);
             let mut bytes = written(&[slot(0), slot(1), slot(2)]);

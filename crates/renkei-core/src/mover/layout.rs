@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_an_earlier_attempt_counts_as_nothing() {
+    fn a_directory_of_an_earlier_attempt_counts_as_missing() {
         let resumed = CopyForm { resumed: true, ..ONE };
         assert_eq!(resolved(resumed, Found::Dir), resolved(ONE, Found::Nothing));
         assert_eq!(resolved(resumed, Found::Other), resolved(ONE, Found::Other));
     }
 
     #[test]
-    fn a_dry_run_looks_at_a_missing_destination_from_above_and_removes_nothing_there() {
+    fn a_dry_run_into_a_missing_destination_uses_its_parent_and_removes_nothing() {
         let seen = DIRECTORY.resolve(Found::Nothing, false, true).unwrap();
         assert_eq!(seen, ResolvedLayout { layout: CopyLayout::WouldGoInto, make: false });
         let [destination, base] = [&paths(&["a/new"])[0], &paths(&["a"])[0]];
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_becomes_the_destination_and_names_are_told_apart() {
+    fn one_source_becomes_the_destination_and_names_are_distinct() {
         let targets = |layout: CopyLayout, names: &[&str]| layout.targets(&paths(names), Some(b"new"));
         assert_eq!(targets(CopyLayout::As, &["run7"]).unwrap(), paths(&["new"]));
         assert_eq!(targets(CopyLayout::Into, &["", ""]).unwrap(), paths(&["", ""]));

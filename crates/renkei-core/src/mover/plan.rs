@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_is_whole_when_it_is_full_or_nothing_more_is_found() {
+    fn a_pack_is_complete_when_full_or_at_the_end_of_the_walk() {
         let mut plan = Plan::new(false);
         let seen = |plan: &Plan| (plan.is_gathering(), plan.has_whole_unit());
         assert_eq!(seen(&plan), (false, false));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn offered_files_wait_for_their_verdict_and_nothing_else_does() {
+    fn only_offered_files_wait_for_their_verdict() {
         let mut plan = Plan::new(true);
         add(&mut plan, 10);
         add(&mut plan, 4 * SLOT_BYTES);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_goes_before_any_extent() {
+    fn the_destination_is_sent_before_any_extent() {
         let mut plan = Plan::new(false);
         let origin = Origin { source: 0, path: RelPath::root() };
         let root = Entry { path: RelPath::root(), meta: Meta::default(), kind: EntryKind::Dir };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_is_held_back() {
+    fn the_walk_is_throttled() {
         let mut plan = Plan::new(false);
         while plan.wants_entries() {
             add(&mut plan, 1);

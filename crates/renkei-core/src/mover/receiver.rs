@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_whole_extents_is_unwritten() {
+    fn gaps_between_whole_extents_are_unwritten() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 5 * SLOT_BYTES + 7);
         receiver.start_extent(1, &entry, 1).unwrap();
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_at_the_source_is_not_removed() {
+    fn entries_that_failed_at_the_source_are_not_removed() {
         let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_failed(&path("d/fifo"));
         assert!(receiver.is_named(&path("d/fifo")) && receiver.has_failed(&path("d/fifo")));
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files_under_way_are_limited() {
+    fn open_large_files_are_limited() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         receiver.limit_open_files(2);
         for (id, name) in [(1, "a"), (2, "b")] {
@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_comes_in_order() {
+    fn final_steps_are_ordered() {
         let mut receiver = Receiver::new(options(true), State::default(), 100);
         receiver.on_written(NOW, done(0, "d/f"));
         receiver.defer_dir(PendingDir { id: 1, path: path("d"), meta: Meta::default() }).unwrap();
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_kept_for_the_end_still_has_its_name() {
+    fn names_over_the_deferral_limit_are_still_taken() {
         let mut receiver = Receiver::new(options(true), State::default(), 0);
         let dir = PendingDir { id: 0, path: path("d"), meta: Meta::default() };
         assert_eq!(receiver.defer_dir(dir).unwrap_err().code, Code::TooManyEntries);
@@ -752,7 +752,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_left_for_the_end_are_bounded() {
+    fn deferred_attributes_are_bounded() {
         let mut receiver = Receiver::new(options(false), State::default(), usize::MAX);
         let xattr = Xattr { name: b"user.x".to_vec(), value: vec![0; MAX_DEFERRED_BYTES / 2] };
         let meta = Meta { xattrs: vec![xattr], ..Meta::default() };
@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_the_end_is_counted() {
+    fn deferred_entries_are_counted() {
         let mut receiver = Receiver::new(options(true), State::default(), usize::MAX);
         assert_eq!(receiver.kept_bytes(), 0);
         let mut before = 0;
@@ -794,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_up_file_stays_given_up() {
+    fn an_abandoned_file_stays_abandoned() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
@@ -841,7 +841,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_did_not_read_back_are_forgotten() {
+    fn extents_that_fail_verification_are_dropped() {
         let entry = file("f", 3 * SLOT_BYTES);
         let EntryKind::File { stamp: source, .. } = entry.kind else { panic!("a file") };
         let mut journal = Vec::new();
@@ -861,7 +861,7 @@ mod tests {
     }
 
     #[test]
-    fn beginning_anew_forgets_what_the_journal_says() {
+    fn restarting_a_file_discards_its_journal() {
         let entry = file("f", 2 * SLOT_BYTES);
         let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
         let key = path_key(&path("f"));
@@ -889,7 +889,7 @@ mod tests {
     }
 
     #[test]
-    fn one_extent_does_not_arrive_twice_at_once() {
+    fn an_extent_cannot_arrive_twice_concurrently() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let entry = file("f", 2 * SLOT_BYTES);
         receiver.start_extent(1, &entry, 0).unwrap();
@@ -897,7 +897,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_of_one_entry_until_that_has_it() {
+    fn a_name_is_reserved_for_one_entry_until_it_is_done() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         let large = file("f", SLOT_BYTES / 2);
         receiver.start_extent(1, &large, 0).unwrap();
@@ -919,7 +919,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_given_up_stays_taken() {
+    fn an_abandoned_name_stays_reserved() {
         let mut receiver = Receiver::new(options(false), State::default(), 100);
         receiver.start_extent(1, &file("f", 2 * SLOT_BYTES), 0).unwrap();
         receiver.on_given_up(1);
@@ -928,7 +928,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_not_taken_up_under_a_name_that_is_taken() {
+    fn leftovers_are_not_resumed_under_a_reserved_name() {
         let (key, entry) = (path_key(&path("f")), file("f", 2 * SLOT_BYTES));
         let EntryKind::File { stamp, .. } = entry.kind else { panic!("a file") };
         let slot = Record::Slot { key, source: stamp, temp_ino: 4, slot: 1, digest: [1; 32] };

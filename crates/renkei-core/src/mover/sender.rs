@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_settles_when_all_is_acknowledged() {
+    fn a_transfer_settles_when_everything_is_acknowledged() {
         let mut sender = Sender::new(false, false);
         add(&mut sender, entry("d", EntryKind::Dir));
         add(&mut sender, file("d/f", 10));
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_once_and_the_first_one_breaks_it_if_that_is_wished() {
+    fn failures_are_reported_once_and_stop_on_error_ends_at_the_first() {
         let gone = || Error::new(Code::SourceVanished, "open", "f", "");
         for stops in [false, true] {
             let sender = Sender::new(false, false);
@@ -531,14 +531,14 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_of_nothing_are_violations() {
+    fn unexpected_acknowledgements_are_violations() {
         let mut sender = Sender::new(false, false);
         assert!(sender.handle_acked(&[IdRange { first: 0, count: u64::MAX }]).is_err());
         assert!(sender.handle_verdicts(vec![(0, Verdict::Have)]).is_err());
     }
 
     #[test]
-    fn what_was_never_acknowledged_counts_as_failed() {
+    fn unacknowledged_files_count_as_failed() {
         let mut sender = Sender::new(false, false);
         add(&mut sender, file("f", 10));
         sender.on_walk_done();
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_takes_nothing_is_one_failure_and_gets_nothing_more() {
+    fn an_unwritable_directory_is_one_failure_and_gets_no_more_files() {
         let denied = |id, path: &str| {
             let path = RelPath::parse(path.as_bytes()).unwrap();
             let error = Error::new(Code::PermissionDenied, "create", &path, "EACCES");
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_file_begins_where_it_is() {
+    fn a_resumed_file_begins_at_its_offset() {
         let mut sender = Sender::new(true, false);
         let size = 10 * SLOT_BYTES;
         for name in ["f", "g"] {
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_attribute_does_not_lose_the_file() {
+    fn a_failed_attribute_does_not_fail_the_file() {
         let mut sender = Sender::new(false, false);
         add(&mut sender, file("f", 10));
         sender.on_walk_done();
@@ -634,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_waits_for_files_that_are_not_acknowledged() {
+    fn the_walk_waits_for_unacknowledged_files() {
         let mut sender = Sender::new(false, false);
         for _ in 0..MAX_UNACKNOWLEDGED {
             add(&mut sender, file("f", 1));
@@ -646,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_hard_links_wait_for_the_end_without_holding_the_walk() {
+    fn directories_and_hard_links_are_deferred_without_blocking_the_walk() {
         const EACH: u64 = 2 * MAX_UNACKNOWLEDGED as u64;
         let to = RelPath::parse(b"f").unwrap();
         let mut sender = Sender::new(false, false);

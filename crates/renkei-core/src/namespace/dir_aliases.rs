@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_was_part_of_one_and_then_of_another_is_one() {
+    fn chained_aliases_resolve_to_one_directory() {
         let merged = |into| {
             let mut merged = DirAliases::default();
             merged.settle([(NodeId(9), NodeId(into))].into_iter());

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_name_is_not_read() {
+    fn invalid_names_are_not_decoded() {
         let read =
             |bytes: &[u8]| crate::wire::decode::<Name>("name", &crate::wire::encode(&Name(bytes.to_vec())));
         for good in [&b"a"[..], b"...", b"a b", &[0xff], &[b'x'; 255]] {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_say_whose_they_are() {
+    fn numbers_contain_their_site() {
         for origin in [Origin(0), Origin(7), Origin::HOME] {
             for count in [1, 2, IDS_OF_ONE - 1] {
                 assert_eq!(origin.id(count).drawn(), Some((origin, count)));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_in_the_next_page() {
+    fn the_next_page_continues_after_the_last_name() {
         let node = MemoryTree::default().nodes().next().map(|(_, node)| node.clone()).unwrap();
         let nodes = (1..=5).map(|id| (NodeId(id), node.clone())).collect();
         let mut nodes = Page { nodes, next: Some(Reached::Nodes), ..page() };

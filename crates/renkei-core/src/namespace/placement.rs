@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_chosen_by_way_and_room_where_they_differ_clearly() {
+    fn others_are_chosen_by_path_and_space_if_clearly_different() {
         let fast = Candidate { rate: Some(1_000_000_000), free: 1 << 30, ..site("osaka") };
         let slow = Candidate { rate: Some(10_000_000), ..site("kek") };
         let unknown = Candidate { free: 1 << 50, ..site("riken") };
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_site_is_replaced_and_let_go_of_nothing_before_it_is_back() {
+    fn a_lost_site_is_replaced_and_evicts_nothing_until_it_is_back() {
         let lost = Candidate { heard: DAY, ..whole("titech") };
         let told = ask(&policy(2, "titech"), &[lost, site("osaka")], "titech");
         assert_eq!(told.sites, names("osaka"));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_it_anyway_is_preferred_to_who_was_chosen() {
+    fn sites_that_pin_a_file_are_preferred_to_chosen_ones() {
         let anyway = Candidate { holds_anyway: true, ..whole("osaka") };
         let all = [whole("kek"), anyway];
         assert_eq!(ask(&policy(2, ""), &all, "kek").sites, names("osaka"));
@@ -268,7 +268,7 @@ mod tests {
         /// A decision has as many sites as wanted, as far as enough are usable, only usable ones, and is stable when
         /// repeated.
         #[test]
-        fn decisions_hold(all in candidates(), replicas in 0..6u32, before in 0..64u32, at in 0..6usize) {
+        fn placements_satisfy_the_policy(all in candidates(), replicas in 0..6u32, before in 0..64u32, at in 0..6usize) {
             let policy = Policy { at: (0..at).map(|n| name(&format!("s{n}"))).collect(), ..policy(replicas, "") };
             let before: BTreeSet<SiteName> =
                 (0..6).filter(|n| before >> n & 1 == 1).map(|n| name(&format!("s{n}"))).collect();

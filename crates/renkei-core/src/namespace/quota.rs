@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_away_counts_for_the_other_one() {
+    fn transferred_files_count_for_the_new_owner() {
         let (before, after) = (file("alice", 10), file("bob", 7));
         let told = differences([(NodeId(5), Some(&before), Some(&after))].into_iter());
         assert_eq!(told["alice"], Difference { files: -1, bytes: -10 });
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_the_room_is_given_once() {
+    fn the_last_bytes_are_granted_once() {
         let mut ledger = Ledger::default();
         ledger.set_quotas(vec![quota(None, None, Some(100)), quota(Some("bob"), Some(1), None)]);
         ledger.settle(&[], ByOwner::from([("alice".into(), Use { files: 3, bytes: 60 })]));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_over_the_limit_may_make_things_smaller() {
+    fn shrinking_is_allowed_over_the_limit() {
         let mut ledger = Ledger::default();
         ledger.set_quotas(vec![quota(None, Some(2), Some(10))]);
         ledger.settle(&[], ByOwner::from([("alice".into(), Use { files: 9, bytes: 90 })]));

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_has_half_and_all_if_it_wants() {
+    fn a_site_gets_half_and_all_on_request() {
         let mut handed = GrantedShares::default();
         let limits = |used| [(quota(), Use { files: 0, bytes: used })];
         let (told, is_more) = handed.hand((Origin(1), 0, 1), &ShareRequest::default(), &limits(200));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_earlier_claim_gives_nothing_back_that_was_given_up() {
+    fn an_answer_to_an_earlier_claim_restores_no_released_space() {
         let limits = [(quota(), Use { files: 0, bytes: 600 })];
         let (mut handed, mut site) = (GrantedShares::default(), Allowed::default());
         let mut hand = |claim: &ShareRequest| handed.hand((Origin(1), 0, 2), claim, &limits).0;
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_nothing_bigger_is_never_refused() {
+    fn shrinking_changes_are_never_refused() {
         let mut site = Allowed::default();
         let none = Room { owner: None, most: Limit { files: Some(0), bytes: Some(0) } };
         site.hear(QuotaShare { raised: 1, after: 0, rooms: vec![none] });

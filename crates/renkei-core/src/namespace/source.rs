@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_gives_way_to_what_is_clearly_better_alone() {
+    fn the_first_source_is_replaced_only_by_a_clearly_better_one() {
         let (near, far) = (source("near", 1 << 30), source("far", 1 << 20));
         assert_eq!(asked(vec![far.clone(), near.clone(), home(1 << 24)]), "near home far");
         assert_eq!(asked(vec![far.clone(), near.clone(), home(0)]), "home near far");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fellow_has_what_lies_in_its_folders() {
+    fn a_peer_follower_has_the_files_of_its_folders() {
         let path = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
         let fellow = Fellow { site: source("a", 0).site, whole: vec![path("raw")] };
         assert!(fellow.has(&path("raw/7")) && fellow.has(&path("raw")));
@@ -154,7 +154,7 @@ mod tests {
         /// Each site is listed once; only those that have everything and are better precede the first, all others
         /// follow it.
         #[test]
-        fn orders_hold(all in sources()) {
+        fn orders_keep_sources_and_prefer_better_ones(all in sources()) {
             let told = order(all.clone());
             let mut names: Vec<_> = told.clone();
             names.sort();

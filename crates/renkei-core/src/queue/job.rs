@@ -463,14 +463,14 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_and_is_done_when_the_attempt_says_so() {
+    fn a_job_runs_and_is_done_when_its_attempt_is() {
         let course = after([Event::Begun, Event::Found(Found::Dir), ended(Ok(Summary::default()))]);
         assert_eq!((course.state, course.attempts, course.ended_ms), (State::Done, 1, Some(3)));
         assert!(course.reason.is_none() && course.found == Some(Found::Dir));
     }
 
     #[test]
-    fn what_may_pass_is_tried_again_later_and_later() {
+    fn transient_errors_are_retried_with_backoff() {
         let mut course = Job::submitted(0, END);
         let mut pauses = Vec::new();
         for _ in 0..12 {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_pass_fails_at_once_and_can_be_tried_again() {
+    fn permanent_errors_fail_at_once_and_can_be_retried_by_hand() {
         let mut course = after([Event::Begun, ended(Err(denied()))]);
         assert_eq!((course.state, course.reason.as_ref().unwrap().code), (State::Failed, Code::NotMapped));
         course.handle(asked(Change::Retry), 5).unwrap();
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_for_good_ends_it_unless_it_runs_or_has_ended() {
+    fn a_lost_buffer_ends_a_job_unless_it_runs_or_has_ended() {
         let gone = || Event::Lost(Error::new(Code::BufferGone, "keep", "transfer", ""));
         for before in [vec![], vec![asked(Change::Pause)], vec![Event::Begun, ended(Err(lost()))]] {
             let course = after(before.into_iter().chain([gone()]));
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_target_is_waited_for() {
+    fn a_job_waits_for_a_full_target() {
         for code in [Code::NoSpace, Code::QuotaExceeded, Code::ClockSkew] {
             let course = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
             assert_eq!((course.state, course.next_ms), (State::Waiting, Some(1002)));
@@ -529,14 +529,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_not_decided_anew() {
+    fn the_state_of_the_destination_is_recorded_once() {
         let course =
             after([Event::Begun, Event::Found(Found::Nothing), Event::Found(Found::Dir), Event::Interrupted]);
         assert_eq!((course.state, course.found), (State::Queued, Some(Found::Nothing)));
     }
 
     #[test]
-    fn an_attempt_that_runs_ends_as_was_asked_for() {
+    fn a_running_attempt_ends_as_requested() {
         for (change, state) in [(Change::Pause, State::Paused), (Change::Cancel, State::Cancelled)] {
             for end in [ended(Err(lost())), ended(Err(denied())), Event::Interrupted] {
                 let course = after([Event::Begun, asked(change), end]);
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_others() {
+    fn a_job_waits_for_its_dependencies() {
         let mut course = Job::submitted(2, END);
         assert!(course.handle(Event::Begun, 0).is_err() && course.handle(Event::Due, 0).is_err());
         course.handle(Event::Released, 0).unwrap();
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_ends_it_in_every_state() {
+    fn a_deadline_ends_a_job_in_every_state() {
         let overdue = |mut course: Job| {
             assert!(course.handle(Event::Overdue, END - 1).is_err());
             course.handle(Event::Overdue, END).unwrap();

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_go_first_then_the_old() {
+    fn jobs_are_ordered_by_priority_then_age() {
         let load = Load::default();
         let heads = [head("a", "x", 0, 1), head("a", "y", 0, 0), head("a", "z", 9, 5)];
         assert_eq!(load.pick(&heads, LIMITS, 0), Some(2));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn users_take_turns_whatever_they_call_urgent() {
+    fn users_take_turns_whatever_their_priorities() {
         let heads = [head("a", "x", 100, 0), head("b", "y", 0, 9)];
         let mut load = Load::default();
         assert_eq!(starts(&mut load, &heads, LIMITS), [0, 1, 0, 1]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_leads_nowhere_rests() {
+    fn an_unreachable_link_is_paused() {
         let heads = [head("a", "x", 0, 0)];
         let mut load = Load::default();
         load.rest(&heads[0].link, 0);

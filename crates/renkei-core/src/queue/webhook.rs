@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_allows_what_lies_below_it() {
+    fn a_prefix_allows_addresses_below_it() {
         let within = |one: &str, prefix: &str| address(one).is_within(&address(prefix));
         for good in
             ["https://H.org/hook", "https://h.org/hook/x", "https://h.org/hook?x", "https://h.org:443/hook"]
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tried_for_a_day() {
+    fn a_webhook_is_retried_for_a_day() {
         assert_eq!(next_try_ms(0, 100, 1), Some(1100));
         assert_eq!(next_try_ms(0, 100, 3), Some(4100));
         assert_eq!(next_try_ms(0, TRIED_FOR_MS, 1), None);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_counts_for_a_while_or_until_it_works() {
+    fn a_failure_counts_for_a_time_or_until_a_success() {
         let (kek, at) = (SiteName::parse("kek").unwrap(), Duration::from_secs);
         let mut failures = Failures::default();
         failures.note(&kek, &Way::Direct, at(10));

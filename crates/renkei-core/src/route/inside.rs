@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inside_is_told_from_what_is_not() {
+    fn internal_addresses_are_recognised() {
         let is = |text: &str| is_inside(text.parse().unwrap());
         for text in [
             "127.0.0.1",

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_way_is_first() {
+    fn the_nearest_route_is_first() {
         let all = || World::default();
         assert_eq!(ways(all()), ["hub", "home"]);
         assert_eq!(ways(World { has_endpoints: true, ..all() }), ["direct", "hub", "home"]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_on_to_itself() {
+    fn a_site_is_no_relay_for_itself() {
         let all = || World::default();
         assert_eq!(ways(World { here: Some(site("hub")), ..all() }), ["home"]);
         assert_eq!(ways(World { to: "hub", ..all() }), ["home"]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrator_pins_and_forbids() {
+    fn an_administrator_pins_and_forbids_routes() {
         let rule = Rule { pin: Way::parse("home"), forbid: Vec::new() };
         assert_eq!(ways(World { rule, ..World::default() }), ["home", "not hub"]);
         let rule = Rule { pin: None, forbid: vec![Way::Direct, Way::Through(site("hub"))] };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_last_and_the_oldest_failure_first() {
+    fn failed_routes_are_tried_last_and_the_oldest_failure_first() {
         let failed = |way: &Way| match way {
             Way::Direct => Some(Duration::from_secs(1)),
             Way::Through(site) if site.as_str() == "hub" => Some(Duration::from_secs(9)),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_have_names() {
+    fn routes_have_names() {
         for name in ["direct", "line", "kek"] {
             assert_eq!(Way::parse(name).unwrap().to_string(), name);
         }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_waited_for_is_told_with_figures() {
+    fn waiting_requests_are_shown_with_figures() {
         let site = SiteName::parse("titech").unwrap();
         let gib = 1 << 30;
         let room = Room {

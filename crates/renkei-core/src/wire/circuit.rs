@@ -49,7 +49,7 @@ mod tests {
     use crate::error::Code;
 
     #[test]
-    fn a_preface_is_read_as_it_comes() {
+    fn a_preface_is_read_in_any_parts() {
         let whole = preface(&[7; 32]);
         assert_eq!(whole.len(), PREFACE_BYTES);
         for end in 0..PREFACE_BYTES {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_at_its_first_wrong_byte() {
+    fn other_bytes_are_refused_at_the_first_wrong_byte() {
         for bad in [&b"GET / HTTP/1.1"[..], b"RENKEI-CIRCUIT/2\n", b"RENKEX", b"\x16\x03\x01"] {
             assert_eq!(parse(bad).unwrap_err().code, Code::ProtocolViolation);
         }

@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn decoders_accept_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = EntryHead::read(&bytes);
             let _ = ExtentHead::read(&bytes);
             let _ = parse_raw(&bytes);

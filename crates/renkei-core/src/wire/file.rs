@@ -601,14 +601,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decoders_take_anything(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        fn decoders_accept_arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             let _ = parse_op(&bytes, 0);
             let _ = parse_answer(&bytes);
         }
     }
 
     #[test]
-    fn answers_are_not_read_within_each_other() {
+    fn nested_answers_are_not_decoded() {
         let held = Answer::Done.joined(Some(Vec::new()));
         assert_eq!(parse_answer(&encode(&held)).unwrap(), held);
         let twice = Answer::Held { answer: Box::new(held), dirs: Vec::new() };

@@ -799,7 +799,7 @@ mod tests {
     use crate::wire::{decode, encode};
 
     #[test]
-    fn requests_tell_their_storages() {
+    fn requests_name_their_storages() {
         let place = |text: &str| Place::parse(text.as_bytes()).unwrap().unwrap();
         let source = |text: &str| Source { from: place(text), to: RelPath::root(), alone: false };
         let send = OpenSend::plain([0; 16], vec![source("/a/1"), source("/b/1"), source("/a/2")]);
@@ -813,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_lists_than_a_batch_are_refused() {
+    fn lists_longer_than_a_batch_are_refused() {
         let list = |count| encode(&Control::Verdicts(vec![(0, Verdict::Have); count]));
         assert!(decode::<Control>("verdicts", &list(BATCH_ENTRIES)).is_ok());
         assert!(decode::<Control>("verdicts", &list(BATCH_ENTRIES + 1)).is_err());

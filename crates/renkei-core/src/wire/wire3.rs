@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn younger_requests_have_a_form_of_wire_3_or_none() {
+    fn newer_requests_have_a_form_of_wire_3_or_none() {
         let by = |by| Request::OpenCopy { copy: copy(true), by };
         let older = |request: Request| request.for_version(WireVersion::V3);
         let open = |names: Option<&[RelPath]>| copy(true).open_found(names).unwrap();

@@ -849,7 +849,7 @@ fn run(seed: u64) -> u64 {
 }
 
 #[test]
-fn no_mount_shows_what_is_older_than_what_was_acknowledged() {
+fn no_mount_shows_state_older_than_an_acknowledged_change() {
     let all = 0..variable("RENKEI_SIM_SEEDS").unwrap_or(SEEDS);
     let seeds = variable("RENKEI_SIM_SEED").map_or(all, |seed| seed..seed + 1);
     let (mut believed, mut broken) = (0, Vec::new());

@@ -111,7 +111,7 @@ fn spoil<T: serde::Serialize + PartialEq + std::fmt::Debug>(
 }
 
 #[test]
-fn spoilt_messages_are_refused_or_mean_something() {
+fn corrupt_messages_are_refused_or_decoded() {
     spoil(ops(), |bytes| parse_op(bytes, 0));
     spoil(answers(), parse_answer);
     spoil(controls(), |bytes| decode("control", bytes));

@@ -305,7 +305,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_tree_does_what_posix_says(steps in prop::collection::vec(step(), 1..60)) {
+    fn a_tree_follows_posix(steps in prop::collection::vec(step(), 1..60)) {
         let (mut tree, mut model, mut ids) = (MemoryTree::default(), Model::new(), Ids::new());
         for (count, step) in steps.iter().enumerate() {
             let seq = count as u64 + 1;
@@ -617,7 +617,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn three_sites_with_cuts_and_crashes_end_with_one_tree(events in prop::collection::vec(event(), 1..120)) {
+    fn three_sites_converge_after_partitions_and_crashes(events in prop::collection::vec(event(), 1..120)) {
         let mut federation = Federation::new();
         for event in &events {
             federation.run(event);
@@ -652,7 +652,7 @@ fn a_site_sees_its_own_change_before_the_home_does() {
 }
 
 #[test]
-fn two_files_of_one_name_stay_side_by_side() {
+fn two_files_of_one_name_are_both_kept() {
     let make = Step::Make { dir: 0, name: 0, kind: 1 };
     let mut federation = apart(&[(1, make.clone()), (2, make.clone())]);
     federation.settle();
@@ -665,7 +665,7 @@ fn two_files_of_one_name_stay_side_by_side() {
 }
 
 #[test]
-fn one_directory_made_at_three_sites_is_one() {
+fn one_directory_made_at_three_sites_is_merged() {
     let dir = Step::Make { dir: 0, name: 0, kind: 0 };
     let mut federation = apart(&[(0, dir.clone()), (1, dir.clone()), (2, dir.clone())]);
     // In the one that each sees: a file of its own, one of a name that all have, and a directory that two have.
@@ -698,7 +698,7 @@ fn one_directory_made_at_three_sites_is_one() {
 }
 
 #[test]
-fn what_two_sites_wrote_at_once_stays_side_by_side() {
+fn concurrent_writes_of_one_file_are_both_kept() {
     let mut federation = apart(&[(0, Step::Make { dir: 0, name: 0, kind: 1 })]);
     federation.settle();
     for which in [1, 2, 1, 2] {
@@ -711,7 +711,7 @@ fn what_two_sites_wrote_at_once_stays_side_by_side() {
 }
 
 #[test]
-fn what_another_site_wrote_meanwhile_is_not_removed() {
+fn a_concurrent_write_of_another_site_is_not_removed() {
     let make = |name| Step::Make { dir: 0, name, kind: 1 };
     let mut federation = apart(&[(0, make(0)), (0, make(1)), (0, make(2)), (0, make(3))]);
     federation.settle();
@@ -741,7 +741,7 @@ fn what_another_site_wrote_meanwhile_is_not_removed() {
 }
 
 #[test]
-fn lists_go_on_after_a_name_with_changes_over_them() {
+fn listings_continue_after_a_name_with_an_overlay() {
     let make = |name| Step::Make { dir: 0, name, kind: 1 };
     let mut federation = apart(&[(0, make(0)), (0, make(2)), (0, make(3))]);
     federation.settle();
@@ -759,7 +759,7 @@ fn lists_go_on_after_a_name_with_changes_over_them() {
 }
 
 #[test]
-fn content_finds_a_place_although_the_number_for_it_is_taken() {
+fn content_is_stored_even_if_its_number_is_taken() {
     let mut federation = apart(&[(0, Step::Make { dir: 0, name: 0, kind: 1 })]);
     federation.settle();
     let file = federation.ids.nodes[1];

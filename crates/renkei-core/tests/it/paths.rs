@@ -337,7 +337,7 @@ fn a_short_path_is_filled_and_does_not_overflow() {
 }
 
 #[test]
-fn a_shallow_queue_costs_little() {
+fn a_shallow_queue_costs_little_throughput() {
     for rtt in [10, 100, 350] {
         let mut path = Path::new(rtt, 250e6, 250e3 * f64::from(rtt) / 100.0, &[0]);
         path.run(5000);
@@ -367,7 +367,7 @@ fn many_small_sessions_do_not_overflow_for_long() {
 }
 
 #[test]
-fn more_is_found_when_there_is_more() {
+fn added_capacity_is_found() {
     for rtt in [10, 100, 350] {
         let mut path = Path::new(rtt, 100e6, 5e6, &[0]);
         path.run(8000);
@@ -378,7 +378,7 @@ fn more_is_found_when_there_is_more() {
 }
 
 #[test]
-fn a_path_that_became_longer_is_filled_again() {
+fn a_path_with_a_longer_delay_is_filled_again() {
     let mut path = Path::new(100, 250e6, 25e6, &[0]);
     path.run(5000);
     path.rtt = 160 * MS;
@@ -388,7 +388,7 @@ fn a_path_that_became_longer_is_filled_again() {
 }
 
 #[test]
-fn less_is_accepted_when_there_is_less() {
+fn lost_capacity_is_given_up() {
     let mut path = Path::new(100, 250e6, 5e6, &[0]);
     path.run(5000);
     path.capacity = 50e6;
@@ -408,7 +408,7 @@ fn random_loss_does_not_slow_the_streams() {
 }
 
 #[test]
-fn a_pause_does_not_make_the_path_smaller() {
+fn a_pause_does_not_reduce_the_estimated_capacity() {
     let mut path = Path::new(100, 250e6, 25e6, &[0]);
     path.run(5000);
     let Flow { capacity, sum, .. } = &mut path.flows[0];
@@ -418,7 +418,7 @@ fn a_pause_does_not_make_the_path_smaller() {
 }
 
 #[test]
-fn a_loss_among_few_packets_tells_nothing() {
+fn a_loss_among_few_packets_is_ignored() {
     let mut capacity = Capacity::default();
     let at = |step: u32| {
         let rtt = 100 * MS;
@@ -444,7 +444,7 @@ fn part_without_pace(bears_loss: bool, paced: u64, free: u64) -> f64 {
 }
 
 #[test]
-fn pacing_that_does_not_pay_ends() {
+fn useless_pacing_ends() {
     assert!(part_without_pace(true, 80_000_000, 105_000_000) > 0.8);
     // What comes without pace alone is lost for nothing.
     assert!(part_without_pace(true, 80_000_000, 81_000_000) < 0.2);
@@ -452,7 +452,7 @@ fn pacing_that_does_not_pay_ends() {
 }
 
 #[test]
-fn a_local_path_is_paced_for_what_is_lost_alone() {
+fn a_local_path_is_paced_only_after_loss() {
     let mut capacity = Capacity::default();
     let mut sum = Sample { rtt: 8 * MS, min_rtt: MS / 5, ..Sample::default() };
     let mut look = |step: u32, resent: u64| {
@@ -561,7 +561,7 @@ fn with_turns(rtt: u32, turn_ms: u32, deep: f64, is_free: bool) -> (f64, f64) {
 }
 
 #[test]
-fn capacity_that_comes_and_goes_is_used() {
+fn varying_capacity_is_used() {
     let (mut shares, mut lost, mut lost_free) = (Vec::new(), 0.0, 0.0);
     for (rtt, turn_ms, deep) in [50, 100]
         .iter()
@@ -602,7 +602,7 @@ fn worse(all: &[Disturbed], jitter: &[Duration], share: f64, lost: f64) -> f64 {
 }
 
 #[test]
-fn delays_of_hosts_are_not_taken_for_a_queue() {
+fn delays_of_hosts_are_not_mistaken_for_a_queue() {
     let all: Vec<Disturbed> = seeds().map(disturbed).collect();
     let mean = all.iter().map(|one| one.share).sum::<f64>() / all.len() as f64;
     println!("{mean:.3} of what the paths carry, over {} paths", all.len());
@@ -613,7 +613,7 @@ fn delays_of_hosts_are_not_taken_for_a_queue() {
 }
 
 #[test]
-fn a_host_that_stands_still_for_longer_than_a_round_does_not_end_the_search() {
+fn a_host_stall_longer_than_a_round_does_not_end_the_search() {
     let mut path = Path::new(50, 250e6, 12.5e6, &[0]);
     path.run(2000);
     let Flow { capacity, sum, .. } = &mut path.flows[0];

@@ -187,7 +187,7 @@ impl Pop {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_or_done_by_halves(steps in prop::collection::vec(step(), 1..120)) {
+    fn no_job_is_lost_or_half_done(steps in prop::collection::vec(step(), 1..120)) {
         let mut pop = Pop::new();
         for step in steps {
             match step {

@@ -501,7 +501,7 @@ impl World {
 }
 
 #[test]
-fn what_was_closed_is_seen_by_each_open_after_it_or_its_site_is_said_to_be_lost() {
+fn an_open_sees_every_earlier_close_or_its_site_is_reported_as_lost() {
     let one = variable("RENKEI_SIM_SEED");
     let seeds = one.map_or(0..variable("RENKEI_SIM_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let mut judged = [0; 3];
@@ -551,7 +551,7 @@ impl OneSite {
 }
 
 #[test]
-fn a_site_that_answers_and_hands_nothing_in_is_waited_for_once() {
+fn a_site_that_answers_and_pushes_nothing_is_waited_for_once() {
     let (leases, ask) = (SiteLeases::new(TERM, IDLE, 1), LeaseAsk::default());
     let mut one = OneSite { leases, ask, now: ms(5_000) };
     assert!(one.acquire());

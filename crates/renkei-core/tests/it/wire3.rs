@@ -417,7 +417,7 @@ fn check_all<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: &str, me
 }
 
 #[test]
-fn messages_of_wire_3_are_read_and_written_as_ever() {
+fn messages_of_wire_3_are_unchanged() {
     check_all("control", &controls());
     check_all("request", &requests());
     check_all("reply", &replies());
@@ -426,7 +426,7 @@ fn messages_of_wire_3_are_read_and_written_as_ever() {
 }
 
 #[test]
-fn frames_of_data_streams_are_read_and_written_as_ever() {
+fn frames_of_data_streams_are_unchanged() {
     check("join", &Join { ticket: [9; 32], index: 3 });
     check("entry", &EntryHead { id: 300, entry: entry(), digest: [8; 32] });
     check("extent", &ExtentHead { id: 300, entry: entry(), slot: 5 });
