@@ -90,7 +90,7 @@ fn reads_all(step: &str) -> bool {
 }
 
 #[test]
-fn every_statement_goes_by_keys() {
+fn every_statement_uses_an_index() {
     let folder = tempfile::tempdir().unwrap();
     let tree = Trees::open("", &Home::at(folder.path())).unwrap().tree([1; 16]).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_at_the_end_of_a_place_is_as_good_as_none() {
+    fn a_trailing_slash_of_a_place_is_ignored() {
         for place in ["kek:/data/drop", "kek:/data/drop/"] {
             let place = EndpointPath::parse(place.as_bytes()).unwrap().unwrap();
             assert_eq!(in_utf8("add rule", &place).unwrap().trim_end_matches('/'), "kek:/data/drop");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_required_from_now_on_or_no_more() {
+    fn require_mount_is_set_and_cleared() {
         let (_dir, home) = home("site = 'kek'\n[storage.a]\npath = '/a' # there\n");
         assert!(!Config::load(&home).unwrap().storage["a"].require_mount);
         set_require_mount(&home, "a", true).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_template_comments_out_can_be_put_in_force_after_an_edit() {
+    fn settings_commented_out_in_the_template_can_be_enabled_after_an_edit() {
         let (_dir, home) = home(&template(&SiteName::parse("kek").unwrap(), &[], &[]));
         add_storage(&home, "data", &storage("/d")).unwrap();
         let text = std::fs::read_to_string(home.config_file()).unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn invalid_values_are_refused_and_change_nothing() {
         let (_dir, home) = home("site = 'kek'\n[storage.a]\npath = '/a'\n");
         let before = std::fs::read(home.config_file()).unwrap();
         assert_eq!(add_storage(&home, "a", &storage("/b")).unwrap_err().code, Code::PathExists);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pop_there_is_nothing_to_edit() {
+    fn editing_without_a_configuration_fails() {
         let dir = tempfile::tempdir().unwrap();
         let error = add_storage(&Home::at(dir.path()), "a", &storage("/b")).unwrap_err();
         assert_eq!(error.code, Code::NotInitialised);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn suggestions_are_near() {
+    fn suggestions_are_similar() {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert!(explain("unknown field `endpoint`, expected one of").contains("did you mean `endpoints`"));
         assert!(

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_replaced_as_a_whole_with_their_mode() {
+    fn files_are_replaced_atomically_with_their_mode() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         write_file(&path, b"one", 0o644).unwrap();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_do_not_fit_leave_nothing() {
+    fn records_that_do_not_fit_leave_no_part() {
         let (file, end) = file_with_room(10);
         assert_eq!(append_whole(&file, end, b"01234").unwrap(), end + 5);
         assert!(append_whole(&file, end + 5, b"012345").is_err());

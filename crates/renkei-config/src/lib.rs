@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_values_are_refused_with_their_line() {
+    fn invalid_values_are_refused_with_their_line() {
         for (bad, line) in [
             ("listen = 'nowhere'", 1),
             ("listen = []", 1),
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_read() {
+    fn routes_are_read() {
         let text = "reverse = 'hub'\nrelay = 'own'\n[route.kek]\npin = 'hub'\nforbid = ['direct', 'line']\n";
         let config = parse(text).unwrap();
         assert_eq!((config.reverse.len(), config.relay), (1, Relay::Own));

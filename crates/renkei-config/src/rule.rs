@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_watches_a_folder_of_this_site_in_a_storage_there_is() {
+    fn a_rule_watches_a_folder_of_an_existing_storage_of_this_site() {
         check("", "kek:/data/drop", "titech:/raw").unwrap();
         check("", "kek:/data/drop", "kek:/pool/drop").unwrap();
         assert_eq!(check("", "titech:/data", "kek:/data").unwrap_err().code, Code::UsageInvalid);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_lead_back_are_refused() {
+    fn circular_rules_are_refused() {
         for to in ["kek:/data/drop", "kek:/data/drop/out", "kek:/data"] {
             assert_eq!(check("", "kek:/data/drop", to).unwrap_err().code, Code::RuleCycle, "{to}");
         }

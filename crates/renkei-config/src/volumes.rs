@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_named_may_make_volumes() {
+    fn named_principals_may_make_volumes() {
         let volumes: Volumes = toml::from_str("create = ['alice@kek', '*@titech']").unwrap();
         let may = |who: &str| volumes.may_create(&Principal::parse(who).unwrap());
         assert!(may("alice@kek") && may("bob@titech"));

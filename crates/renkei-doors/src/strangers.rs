@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn one_network_puts_out_itself_and_nobody_else() {
+    fn one_network_displaces_only_itself() {
         let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
         let other = come(&strangers, "192.0.2.1", &quiet);
         let address = |host: usize| format!("2001:db8::{host:x}");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proved_himself_has_places_that_others_cannot_fill() {
+    fn authenticated_peers_have_reserved_slots() {
         let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
         come(&strangers, "192.0.2.1", &quiet).prove();
         let again = come(&strangers, "192.0.2.1", &quiet);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_places_of_its_own_and_takes_its_end_along() {
+    fn each_kind_has_its_own_slots_and_releases_them() {
         let (strangers, ended) = (Strangers::new(), Arc::default());
         let pages: Vec<Seat> =
             (0..=MAX_HTTP).map(|_| come(&strangers, "192.0.2.1", &ended).into_http()).collect();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_go_before_it_is_known_how_goes_then() {
+    fn a_peer_dropped_before_its_end_is_registered_ends_then() {
         let (strangers, ended) = (Strangers::new(), Arc::default());
         let first = strangers.let_in("192.0.2.1".parse().unwrap());
         let seats: Vec<Seat> = (0..MAX_GREETING).map(|_| come(&strangers, "192.0.2.1", &ended)).collect();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_are_judged_at_a_time_than_there_are_threads() {
+    async fn handshakes_are_limited_by_the_number_of_threads() {
         let (strangers, ended) = (Strangers::new(), Arc::default());
         let mut judged = Vec::new();
         for _ in 0..MAX_JUDGED {

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_frames_do_not_hold_large_buffers() {
+    fn small_frames_do_not_keep_large_buffers() {
         let mut buffers = Buffers::new(1 << 20);
         let mut frame = buffers.take(MAX_BUFFER);
         frame.extend_from_slice(&[7; 66]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_used_again_and_empty() {
+    fn buffers_are_reused_and_empty() {
         let mut buffers = Buffers::new(1 << 20);
         let mut frame = buffers.take(5000);
         frame.push(1);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_has_room_for_what_is_under_way() {
+    fn a_queue_has_space_for_packets_in_flight() {
         let text = way(&params(), 1500);
         assert_eq!(text, "netem limit 67793 delay 175000.000us 0.000us rate 1000000000000bit");
         assert!(way(&LinkParams { rate: None, ..params() }, 1500).contains("limit 298969 "));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_shares_and_bursts() {
+    fn losses_are_random_or_bursty() {
         let of = |loss| way(&LinkParams { loss, ..params() }, 1500);
         assert!(of(Loss::Random(1e-4)).ends_with(" loss 0.01000000%"));
         // Gilbert: share = p / (p + r), burst = 1 / r.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_takes_the_packets_of_one_site() {
+    fn a_class_matches_the_packets_of_one_site() {
         let place = Place { device: "eth2".into(), site: 249 };
         assert_eq!(place.handle(), "109:");
         let lines = place.add_class("htb rate 1bit", Side::Destination, Ipv4Addr::new(10, 75, 2, 250));

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_somebody_else_is_left_alone() {
+    fn a_folder_of_another_user_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = folder(dir.path());
         std::fs::create_dir(folder.path()).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_half_written_goes_and_what_is_others_stays() {
+    fn half_written_leftovers_are_removed_and_files_of_others_stay() {
         let dir = tempfile::tempdir().unwrap();
         let folder = folder(dir.path());
         let _lock = folder.lock().unwrap();

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_is_made_anew() {
+    fn only_changed_qdiscs_are_replaced() {
         let line = line("");
         let of = |params| {
             let (way, queue) = line.changes(&params, 1500);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_outlives_the_discipline() {
+    fn counters_survive_the_qdisc() {
         let mut line = line("");
         let way = Counted { drops: 3, qlen: 4, ..Counted::default() };
         let queue = Counted { packets: 10, bytes: 1000, drops: 2, qlen: 1, backlog: 60 };

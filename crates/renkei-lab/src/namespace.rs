@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_one_lab_are_not_those_of_another() {
+    fn names_of_labs_are_distinct() {
         assert_eq!(of_site("a-b", "kek"), "rk-a-b.kek");
         assert!(!of_site("a-b", "kek").starts_with("rk-a."));
         assert!(of_gateway("a", "kek").starts_with(&of_site("a", "kek")));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_network_is_known() {
+    fn the_network_of_the_machine_is_recognised() {
         let Some(machine) = Id::of_path(Path::new("/proc/1/ns/net")) else {
             eprintln!("SKIPPED: the namespace of process 1 cannot be seen");
             return;
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_is_in_the_error() {
+    fn the_error_contains_the_stderr_of_the_program() {
         let error =
             feed(Command::new("sh").args(["-c", "cat >/dev/null; echo bad >&2; false"]), "x").unwrap_err();
         assert!(error.code == Code::LabSetupFailed && error.cause.starts_with("bad"), "{error}");

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back_the_same() {
+    fn shown_shapes_parse_to_the_same() {
         for text in ["0.1% burst 8", "12.5%", "0%"] {
             assert_eq!(text.parse::<Loss>().unwrap().to_string(), text);
         }
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_laid_over_another_changes_what_it_names() {
+    fn an_overlaid_shape_changes_only_its_fields() {
         let mut shape = Shape { rate: Some(Rate(Some(1000))), up: Some(true), ..Shape::default() };
         shape.overlay(&Shape { up: Some(false), ..Shape::default() });
         assert_eq!((shape.rate(), shape.up), (Some(1000), Some(false)));

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_is_not_there_is_named() {
+    fn a_missing_namespace_is_named() {
         let missing = Path::new("/nowhere/netns");
         let params = TapParams { namespace: Some(missing), name: "eth0", mac: [2, 0, 0, 0, 0, 1], mtu: 1500 };
         let error = Tap::create(&params).unwrap_err();

@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_line_and_what_was_meant() {
+    fn mistakes_name_the_line_and_a_suggestion() {
         for (rest, line, word) in [
             ("[[link]]\nbetwen = ['kek', 'titech']\n", 7, "did you mean `between`?"),
             ("[[link]]\nbetween = ['kek', 'titec']\n", 7, "did you mean `titech`?"),

@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_cannot_be_are_refused_before_a_thread_starts() {
+    fn invalid_links_are_refused_before_a_thread_starts() {
         let link = LinkEnds { from: 0, to: 1, params: LinkParams::default() };
         let error = Wire::start(Vec::new(), vec![link], WireOptions::default()).unwrap_err();
         assert_eq!((error.code, error.cause.as_str()), (Code::UsageInvalid, "there is no such port"));

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_asked_once_until_it_changes() {
+    fn leased_attributes_are_fetched_once_until_they_change() {
         let bench = Bench::new();
         let ((d, _), _) = bench.asks(|mounted| mounted.lookup(ROOT, b"d").unwrap());
         let ((f, known), asked) = bench.asks(|mounted| mounted.lookup(d, b"f").unwrap());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_held_and_was_brought_is_opened_without_a_question() {
+    fn a_leased_and_prefetched_version_is_opened_without_a_request() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_file_was_found_to_be_another_is_asked_again_before_the_call_comes() {
+    fn a_name_found_to_be_another_file_is_fetched_again_before_the_callback() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_try_of_an_open_gets_what_it_looked_up_though_another_version_came_by_then() {
+    fn a_retried_open_gets_the_looked_up_version_despite_a_newer_one() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let look = || bench.mounted.lookup(d, b"f").unwrap().0;
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_listed_is_known_whole() {
+    fn a_listed_directory_is_complete_in_the_cache() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         assert_eq!(bench.list(d), [b"f".to_vec()]);
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_new_version_is_called_as_well() {
+    fn the_inode_of_a_new_version_gets_the_callback_too() {
         let bench = Bench::new();
         let (f, _) = {
             let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_made_is_believed_unless_there_is_news_of_it() {
+    fn a_created_file_is_cached_unless_a_callback_came() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let make = |name: &[u8]| bench.mounted.create(d, name, 0o600, libc::O_WRONLY).unwrap();
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_closed_here_and_changed_elsewhere_is_opened_as_it_is_there() {
+    fn a_file_closed_here_and_changed_elsewhere_is_opened_in_its_new_version() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let (f, _) = bench.mounted.lookup(d, b"f").unwrap();
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_of_another_name_is_believed() {
+    fn a_root_of_another_name_is_cached() {
         let bench = Bench::new();
         bench.mounted.look_at(ROOT).unwrap();
         assert_eq!(bench.asks(|mounted| mounted.look_at(ROOT).unwrap()).1, 0);
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_removed_is_in_no_listing() {
+    fn a_name_removed_elsewhere_is_in_no_listing() {
         let bench = Bench::new();
         std::fs::write(bench.top.path().join("d/g"), "two").unwrap();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_renamed_while_something_is_made_in_it_is_not_believed_by_its_old_name() {
+    fn a_directory_renamed_during_a_create_is_not_cached_by_its_old_name() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         let (from, to) = (bench.top.path().join("d"), bench.top.path().join("e"));
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_changed_by_its_new_name_is_not_believed_by_its_old_one() {
+    fn a_file_changed_by_its_new_name_is_not_cached_by_its_old_one() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         bench.mounted.lookup(d, b"f").unwrap();
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_onto_a_name_of_the_same_file_that_is_not_known_yet_takes_none_away() {
+    fn a_rename_onto_an_uncached_link_of_the_same_file_removes_no_name() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         assert_eq!(bench.list(d), [b"f".to_vec()]);
@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_of_the_same_name_is_not_taken_for_the_one_in_which_something_is_made() {
+    fn a_create_in_a_replaced_directory_is_not_cached_in_the_new_one() {
         let bench = Bench::new();
         let (d, _) = bench.mounted.lookup(ROOT, b"d").unwrap();
         std::fs::rename(bench.top.path().join("d"), bench.top.path().join("e")).unwrap();

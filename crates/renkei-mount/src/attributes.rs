@@ -160,7 +160,7 @@ mod tests {
     use renkei_core::path::RelPath;
 
     #[test]
-    fn times_go_both_ways() {
+    fn times_round_trip() {
         for (secs, nanos) in [(0, 0), (1, 5), (1_700_000_000, 999_999_999), (-1, 0), (-2, 500_000_000)] {
             let time = FileTime { secs, nanos };
             assert_eq!(file_time(system_time(time)), time);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_count_for_root_alone() {
+    fn owner_names_are_used_by_root_only() {
         let meta = Meta { owner: "root".into(), group: "no such group".into(), ..Meta::default() };
         let kind = EntryKind::File { stamp: Stamp { size: 7, ..Stamp::default() }, sparse: false };
         let entry = Entry { path: RelPath::root(), meta, kind };

@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_directory_takes_along_what_is_below() {
+    fn a_renamed_directory_moves_its_entries() {
         let mut table = InodeTable::new(dir(2));
         let a = told(&mut table, ROOT, b"a", dir(10));
         let b = told(&mut table, a, b"b", dir(11));
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_goes_with_the_directories_it_held() {
+    fn forgotten_inodes_are_removed_with_their_parents() {
         let mut table = InodeTable::new(dir(2));
         let a = told(&mut table, ROOT, b"a", dir(10));
         let f = told(&mut table, a, b"f", file(11));
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_of_a_file_is_written_for_itself() {
+    fn each_name_of_a_file_is_written_independently() {
         let mut table = InodeTable::new(dir(2));
         let two = known(10, FileType::RegularFile, 2);
         let a = told(&mut table, ROOT, b"a", file(10));
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_file_show_one_number_whichever_are_known() {
+    fn names_of_one_file_share_an_inode_number() {
         let mut table = InodeTable::new(dir(2));
         // A file that keeps the number it had before its new version.
         let a = told(&mut table, ROOT, b"a", file(10));
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_removed_is_missed_at_the_others() {
+    fn removing_a_name_lowers_the_link_count_of_the_others() {
         let mut table = InodeTable::new(dir(2));
         let three = known(10, FileType::RegularFile, 3);
         let [a, b, c] = [b"a", b"b", b"c"].map(|name| told(&mut table, ROOT, name, three));
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_has_no_path() {
+    fn removed_inodes_have_no_path() {
         let mut table = InodeTable::new(dir(2));
         let f = told(&mut table, ROOT, b"f", file(10));
         table.remove(ROOT, b"f");
@@ -681,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_over_a_file_removes_it_and_between_two_names_of_one_does_nothing() {
+    fn a_rename_over_a_file_removes_it_and_between_links_does_nothing() {
         let mut table = InodeTable::new(dir(2));
         let a = told(&mut table, ROOT, b"a", file(10));
         let b = told(&mut table, ROOT, b"b", file(11));
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_of_what_is_not_known_leaves_no_directory_known_whole() {
+    fn a_rename_of_an_uncached_name_marks_directories_incomplete() {
         let mut table = InodeTable::new(dir(2));
         let a = told(&mut table, ROOT, b"a", dir(10));
         for dir in [ROOT, a] {

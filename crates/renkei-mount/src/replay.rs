@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_anothers_is_not_taken_for_ours() {
+    fn changes_of_others_are_not_mistaken_for_replayed_ones() {
         let keep = tempfile::tempdir().unwrap();
         for op in [
             Op::MakeDir { path: path("d"), mode: 0o755 },

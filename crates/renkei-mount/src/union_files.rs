@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_part_stay_in_order_and_apart_from_those_of_others() {
+    fn inode_numbers_of_a_part_stay_ordered_and_distinct() {
         let numbers = |part| [2, 3, 1000, 1 << 40].map(|ino| own_ino(part, ino));
         let all: Vec<_> = (0..10).map(numbers).collect();
         assert!(all.iter().all(|part| part.is_sorted() && part.iter().all(|number| *number < 1 << INO_BITS)));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_stays_as_it_is_and_parts_are_apart() {
+    fn the_top_is_read_only_and_parts_are_separate() {
         let dir = tempfile::tempdir().unwrap();
         let whole = whole(dir.path());
         std::fs::write(dir.path().join("a/f"), "x").unwrap();

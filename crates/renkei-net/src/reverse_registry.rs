@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_without_a_line() {
+    fn a_dial_back_needs_a_line() {
         let board = ReverseRegistry::default();
         assert_eq!(board.call(&site("kek"), [1; 32]).unwrap_err().code, Code::NoLine);
         assert!(lock(&board.calls).is_empty() && !board.has_line(&site("kek")));
     }
 
     #[test]
-    fn a_ticket_works_once_and_only_while_somebody_waits() {
+    fn a_ticket_works_once_and_only_while_a_request_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let dial = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let board = ReverseRegistry::default();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_counts_what_arrived() {
+    fn the_kernel_counts_received_bytes() {
         let (mut near, mut far) = pair();
         near.write_all(&[1; 5000]).unwrap();
         far.read_exact(&mut [0; 5000]).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_leaves_is_noticed() {
+    fn a_closed_connection_is_detected() {
         let (near, far) = pair();
         assert!(!is_left(&near));
         drop(far);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_kept() {
+    fn a_pacing_rate_is_kept() {
         let (mut near, mut far) = pair();
         pace(&near, Some(4 << 20));
         let reader = std::thread::spawn(move || std::io::copy(&mut far, &mut std::io::sink()).unwrap());

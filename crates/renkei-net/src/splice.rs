@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_both_ways_and_each_end_is_passed_on() {
+    fn bytes_and_ends_are_forwarded_both_ways() {
         let content: Vec<u8> = (0..3 << 20).map(|n: u32| ((n * 31) >> 3) as u8).collect();
         let (passed, outcome) = coupled(Duration::from_secs(20), |mut left, mut right| {
             thread::scope(|scope| {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_circuit_is_ended_and_so_is_one_that_is_stopped() {
+    fn idle_and_stopped_circuits_end() {
         let (_, outcome) = coupled(Duration::from_millis(50), |_left, mut right| {
             assert_eq!(right.read(&mut [0; 8]).unwrap(), 0);
         });

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_whether_it_was_taken() {
+    fn the_status_code_decides_about_success() {
         let tls = client(RootCertStore::empty());
         for (with, taken) in [
             ("HTTP/1.1 204 No Content\r\n\r\n", true),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_https_must_be_vouched_for() {
+    fn https_servers_need_a_trusted_certificate() {
         let key = rcgen::KeyPair::generate().unwrap();
         let made =
             rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_read_again() {
+    fn stored_checksums_are_read_back() {
         let time = |secs, nanos| FileTime { secs, nanos };
         let stamp = Stamp { size: 5, mtime: time(-3, 7), ctime: time(4, 0), ino: 9 };
         let sums = vec![(Algorithm::Md5, vec![0, 255]), (Algorithm::Adler32, vec![1, 2, 3, 4])];
@@ -304,7 +304,7 @@ mod tests {
 
     /// The check values of the algorithms' specifications, for "123456789" and for "abc".
     #[test]
-    fn checksums_are_those_of_the_specifications() {
+    fn checksums_match_the_specifications() {
         let nine: &[&[u8]] = &[b"1234", b"", b"56789"];
         assert_eq!(hex(Algorithm::Crc32c, nine), "e3069283");
         assert_eq!(hex(Algorithm::Adler32, nine), "091e01de");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_whole_components() {
+    fn split_paths_have_whole_components() {
         assert_eq!(cut(b"abc/de/f", 20), (&b"abc/de/f"[..], &b""[..]));
         assert_eq!(cut(b"abc/de/f", 7), (&b"abc/de"[..], &b"f"[..]));
         assert_eq!(cut(b"abc/de/f", 6), (&b"abc/de"[..], &b"f"[..]));

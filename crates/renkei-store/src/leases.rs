@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_something_waits_for_the_answer() {
+    fn a_change_waits_for_the_callbacks() {
         let table = table();
         let holder = table.join().unwrap();
         assert_eq!(holder.note(7), Noted::New);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_gone_is_waited_for_no_longer_than_his_term() {
+    fn a_lost_holder_delays_a_change_by_its_term_at_most() {
         let table = table();
         let holder = table.join().unwrap();
         holder.note(7);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_kill_nothing_is_acknowledged_for_a_term_if_somebody_held_something() {
+    fn after_a_kill_changes_wait_for_a_term_if_leases_were_held() {
         let dir = tempfile::tempdir().unwrap();
         let begin = || Arc::new(LeaseTable::noted_in(dir.path().join("leased"), SHORT, 100));
         let waits = |table: &LeaseTable| {

@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn renaming_in_two_steps_replaces_nothing_either() {
+    fn renaming_in_two_steps_replaces_nothing() {
         let keep = tempfile::tempdir().unwrap();
         let at = |name: &str| keep.path().join(name);
         let root = dir(keep.path());

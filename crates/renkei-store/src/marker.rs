@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_marker_is_not_taken_for_one() {
+    fn other_files_are_not_mistaken_for_markers() {
         let dir = tempfile::tempdir().unwrap();
         let (store, path) = (store(dir.path()), dir.path().join(STORAGE));
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_told_from_each_other() {
+    fn directories_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at("a")).unwrap();
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_table_of_mounts_are_read() {
+    fn lines_of_mountinfo_are_parsed() {
         let disk = "36 35 98:0 / /data rw,noatime master:1 - ext4 /dev/sdb1 rw";
         let disk = Mounted::parse(disk).unwrap();
         assert_eq!((disk.file_system.as_str(), disk.source), ("ext4", None));

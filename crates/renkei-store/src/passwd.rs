@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_known_both_ways() {
+    fn root_is_resolved_by_name_and_by_id() {
         for _ in 0..2 {
             assert_eq!(user_name(0).as_deref(), Some("root"));
             assert_eq!(user_id("root"), Some(0));

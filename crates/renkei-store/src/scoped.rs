@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_is_opened_and_no_link_leads_out_of_it() {
+    fn only_permitted_paths_are_opened_and_symlinks_do_not_escape() {
         let top = tempfile::tempdir().unwrap();
         for dir in ["run7/sub", "run70", "other/deep"] {
             fs::create_dir_all(top.path().join(dir)).unwrap();

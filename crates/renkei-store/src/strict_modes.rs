@@ -131,7 +131,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
-    fn a_directory_is_refused_that_somebody_else_could_exchange() {
+    fn a_directory_writable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (open, inside) = (dir.path().join("open"), dir.path().join("open/a/buffer"));
         create_dir_all(&inside).unwrap();

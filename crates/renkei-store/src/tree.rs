@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_ends_when_it_is_told_to() {
+    fn counting_can_be_cancelled() {
         let (_keep, store) = store();
         let root = store.root().unwrap();
         dig(&root, 20);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_ends_when_it_is_told_to() {
+    fn removing_can_be_cancelled() {
         let (_keep, store) = store();
         let root = store.root().unwrap();
         root.mkdir(b"tree", 0o700).unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_in_one_directory_all_go() {
+    fn all_of_many_names_in_a_directory_are_removed() {
         let (keep, store) = store();
         let many = keep.path().join("many");
         fs::create_dir(&many).unwrap();

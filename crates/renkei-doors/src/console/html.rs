@@ -169,14 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_text() {
+    fn values_are_escaped() {
         let html = Html::of("<a title=\"{}\">{}</a>", &[&"\"' onload='", &"<script>{}&"]);
         let text = "<a title=\"&quot;&#39; onload=&#39;\">&lt;script&gt;{}&amp;</a>";
         assert_eq!(html.into_text(), text);
     }
 
     #[test]
-    fn what_is_to_be_typed_is_marked() {
+    fn commands_are_marked() {
         let html = Html::marked("see `a <b>`, then `c`").into_text();
         assert_eq!(html, "see <code>a &lt;b&gt;</code>, then <code>c</code>");
         assert_eq!((size(1), size(2), size(2048)), ("1 byte".into(), "2 bytes".into(), "2.0K".into()));

@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn becoming_oneself_does_nothing() {
+    fn switching_to_the_own_account_does_nothing() {
         let own = Account::own().unwrap();
         own.check_servable().unwrap();
         assert_eq!(own.spawn("self", || 7).unwrap().join().unwrap(), 7);
     }
 
     #[test]
-    fn a_thread_becomes_the_account_alone() {
+    fn only_the_thread_switches_its_account() {
         if !is_root() {
             return;
         }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn without_root_only_oneself_is_served() {
+    fn without_root_only_the_own_account_is_served() {
         if !is_root() {
             return;
         }

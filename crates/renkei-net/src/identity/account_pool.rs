@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_reused_by_their_account_alone() {
+    fn threads_are_reused_by_their_account_only() {
         let own = Account::own().unwrap();
         // Groups that no other test has, so that the threads are this test's alone.
         let account =
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_taken_waits_for_its_job() {
+    fn a_reserved_thread_waits_for_its_job() {
         let (account, pool) = (Account::own().unwrap(), AccountPool::default());
         let (jobs, queue) = channel::<Job>();
         // It is not in the list any more, and the list of its account is gone, too.
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_refused_accounts_are_told() {
+    fn errors_and_refused_accounts_are_returned() {
         let own = Account::own().unwrap();
         let failed = own.run("test", || Err::<(), _>(Error::new(Code::PathNotFound, "open", "x", "")));
         assert_eq!(failed.unwrap_err().code, Code::PathNotFound);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn it_names_its_storage_and_is_no_pop() {
+    fn an_agent_certificate_names_its_storage_and_is_no_pop() {
         let here = here();
         let chain = here.issue("scratch");
         let agent = here.judge(&chain).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn it_falls_with_its_user_or_with_what_the_user_asked_by() {
+    fn an_agent_certificate_is_revoked_with_its_user_or_the_users_certificate() {
         for what in ["alice@kek", "0a"] {
             let here = here();
             let chain = here.issue("scratch");

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_readable() {
+    fn timestamps_are_readable() {
         assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(1_795_292_760)), "2026-11-21 20:26:00 UTC");
         assert_eq!(utc(UNIX_EPOCH - Duration::from_secs(1)), "1969-12-31 23:59:59 UTC");
     }

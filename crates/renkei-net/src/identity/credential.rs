@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn without_login_or_pop_there_is_none() {
+    fn a_credential_needs_a_login_or_a_pop() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         assert_eq!(Credential::user(&home, now()).unwrap_err().code, Code::NotLoggedIn);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_can_be_made_again_for_the_same_key() {
+    fn a_request_can_be_repeated_for_the_same_key() {
         let dir = tempfile::tempdir().unwrap();
         let (_, authority) = pop(dir.path(), "kek");
         let first = KeyRequest::generate().unwrap();

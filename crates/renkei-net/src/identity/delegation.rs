@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delegation_names_its_user_and_its_scope_to_who_asks_for_both() {
+    fn a_delegation_contains_its_user_and_its_scope() {
         let here = here();
         let made = here.delegate(&scope(3));
         let (principal, found) = verify_holder(&made.credential.chain, &here.trust(), now()).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_form_is_whole_or_refused() {
+    fn the_stored_form_is_complete_or_refused() {
         let made = here().delegate(&scope(1));
         let bytes = made.to_bytes();
         assert!(bytes.len() < 1200, "{} bytes", bytes.len());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_judged() {
+    fn validity_dates_are_checked() {
         let here = here();
         let made = here.delegate(&scope(1));
         assert_eq!(here.judge(&made, now() + 6 * DAY), Ok(()));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_taken_back_with_the_user_or_with_what_the_user_asked_by() {
+    fn a_delegation_is_revoked_with_the_user_or_the_users_certificate() {
         for what in ["alice@kek", "0a", "own"] {
             let here = here();
             let (made, others) = (here.delegate(&scope(1)), Delegator { serial: "0b".into(), ..alice() });
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_is_missing_or_malformed_makes_the_certificate_useless() {
+    fn a_missing_or_malformed_scope_invalidates_the_certificate() {
         let kek = Careless::new("kek");
         let (delegated, plain) = ("renkei://kek/delegated/alice", "renkei://kek/user/alice");
         let content = |scope: Vec<u8>| [vec![1, 0x0a], scope].concat();
@@ -340,7 +340,7 @@ mod tests {
 
     /// The largest scope, with certificate and ticket, fits into the first message that a PoP accepts.
     #[test]
-    fn the_largest_scope_passes_a_handshake_and_a_resumed_one() {
+    fn the_largest_scope_fits_a_full_and_a_resumed_handshake() {
         let here = here();
         let large = scope(MAX_SCOPE_BYTES / scope_bytes_of_a_path());
         assert!(large.encode().len() > MAX_SCOPE_BYTES - 200);

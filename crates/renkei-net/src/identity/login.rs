@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_with_another_authority_keeps_nothing() {
+    fn a_reply_with_another_authority_stores_nothing() {
         let (first, second, user_dir) =
             (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let ((good, _), (impostor, _)) = (pop(first.path(), "kek"), pop(second.path(), "kek"));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_without_sense_are_refused() {
+    fn invalid_requests_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (home, _) = pop(dir.path(), "kek");
         let ask = |request| grant(&home, own_peer(), &request, now()).unwrap_err().code;
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ssh_target_is_no_option() {
+    fn an_ssh_target_cannot_be_an_option() {
         let dir = tempfile::tempdir().unwrap();
         let route = SshRoute { program: "ssh".into(), target: "-oProxyCommand=x".into(), pop: None };
         let error = login_by_ssh(&Home::at(dir.path()), &route, 1, now()).unwrap_err();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_added_and_removed_and_comments_stay() {
+    fn rules_are_added_and_removed_and_comments_are_preserved() {
         let (_dir, home) = home();
         assert!(add(&home, "alice@kek", "alice").unwrap());
         assert!(add(&home, "*@kek", "*").unwrap());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_shut_out_stays_out_whatever_else_is_said() {
+    fn a_blocked_user_stays_blocked_despite_other_rules() {
         let (_dir, home) = home();
         add(&home, "alice@kek", "alice").unwrap();
         add(&home, "*@kek", "*").unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_comes_back_when_its_user_is_not_shut_out_any_more() {
+    fn a_rule_is_restored_when_its_user_is_unblocked() {
         let (_dir, home) = home();
         add(&home, "alice@kek", "guest").unwrap();
         let before = std::fs::read_to_string(home.map_file()).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_rules_change_nothing() {
+    fn invalid_rules_change_nothing() {
         let (_dir, home) = home();
         for (pattern, account) in [("alice", "alice"), ("a b@kek", "x"), ("a@kek", "-x"), ("a@kek", "")] {
             assert_eq!(add(&home, pattern, account).unwrap_err().code, Code::UsageInvalid);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_becomes_an_account_or_learns_why_not() {
+    fn a_principal_maps_to_an_account_or_gets_the_reason() {
         let mapping = Mapping::parse("a@kek root\nb@kek no-such-account\n").unwrap();
         let config = Config { site: Some(site("osaka")), ..Config::default() };
         let code = |who: &str| {

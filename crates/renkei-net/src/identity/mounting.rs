@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_listed_renewed_and_taken_back_with_all_that_was_made_for_it() {
+    fn a_grant_is_listed_renewed_and_revoked_with_its_certificates() {
         let here = here();
         let first = here.grant("node17", "alice").unwrap();
         assert_eq!(here.judge(&first, now()).as_deref(), Ok("alice@kek"));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_granted_again_takes_the_first_one_back() {
+    fn granting_a_name_again_revokes_the_first_grant() {
         let here = here();
         let (first, second) = (here.grant("a", "alice").unwrap(), here.grant("a", "bob").unwrap());
         assert_eq!(here.judge(&first, now()), Err(Code::CertificateRevoked));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn it_falls_with_its_user() {
+    fn a_mount_grant_is_revoked_with_its_user() {
         let here = here();
         let pem = here.grant("a", "alice").unwrap();
         let serials = issued::find(&here.home, "alice@kek", now()).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked_and_a_bad_request_takes_nothing_away() {
+    fn names_are_checked_and_an_invalid_request_revokes_nothing() {
         let here = here();
         let first = here.grant("a", "alice").unwrap();
         for (name, user) in [("", "alice"), ("a b", "alice"), ("-a", "alice"), ("a", "b c")] {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_due_after_a_third_of_its_life() {
+    fn renewal_is_due_after_a_third_of_the_lifetime() {
         let here = here();
         let pem = here.grant("a", "alice").unwrap();
         let credential = Credential::parse(&pem, &here.key.key, Path::new("test")).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_by_others_is_refused() {
+    fn a_file_readable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write(&path, "secret").unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn another_owner_is_refused() {
+    fn a_file_of_another_owner_is_refused() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root to make a file of another owner");
             return;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_without_hanging() {
+    fn special_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::from(0o600), 0)

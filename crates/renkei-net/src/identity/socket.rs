@@ -380,7 +380,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn one_that_answers_nothing_is_not_waited_for() {
+    fn an_unresponsive_socket_times_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
         // The kernel accepts connections, and no process reads.
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_who_asks() {
+    fn peer_credentials_come_from_the_kernel() {
         served(1, |path| {
             let reply = request(path, &json!({"op": "who"})).unwrap();
             assert_eq!(reply["uid"], rustix::process::geteuid().as_raw());
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_lent() {
+    fn descriptors_are_passed() {
         let dir = tempfile::tempdir().unwrap();
         let (socket, file) = (dir.path().join("renkei.sock"), dir.path().join("f"));
         std::fs::write(&file, "content").unwrap();
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn one_account_cannot_take_all_seats() {
+    fn one_account_cannot_take_all_slots() {
         served(1, |path| {
             let silent: Vec<_> = (0..MAX_OPEN_PER_UID).map(|_| connect(path).unwrap()).collect();
             assert!(request(path, &json!({"op": "who"})).is_err());

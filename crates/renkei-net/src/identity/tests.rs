@@ -77,7 +77,7 @@ fn judge(issued: &Issued, trust: &Trust, at: SystemTime) -> Result<Principal, Er
 }
 
 #[test]
-fn good_users_and_hosts_are_known() {
+fn valid_users_and_hosts_are_accepted() {
     let f = federation();
     assert_eq!(judge(&user(&f.kek), &f.trust, now()).unwrap().to_string(), "alice@kek");
     let host = f.titech.issue_host(&generate_key().unwrap(), &["127.0.0.1".into()], now()).unwrap();
@@ -94,7 +94,7 @@ fn a_user_cannot_pass_for_a_pop() {
 }
 
 #[test]
-fn dates_are_judged_and_told() {
+fn validity_dates_are_checked_and_reported() {
     let f = federation();
     let issued = user(&f.kek);
     let expired = judge(&issued, &f.trust, now() + 13 * HOUR).unwrap_err();
@@ -107,7 +107,7 @@ fn dates_are_judged_and_told() {
 }
 
 #[test]
-fn an_expired_authority_vouches_for_nobody() {
+fn certificates_of_an_expired_authority_are_refused() {
     let f = federation();
     let late = now() + Duration::from_secs(10 * 365 * 86400) + HOUR;
     let request = KeyRequest::generate().unwrap();
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_lists_never_count(at in any::<usize>(), how in 0_u8..12) {
+    fn damaged_lists_are_ignored(at in any::<usize>(), how in 0_u8..12) {
         static F: LazyLock<(Federation, Vec<u8>)> = LazyLock::new(|| {
             let f = federation();
             let list = f.kek.sign_list(&[], 3, now()).unwrap();
@@ -313,7 +313,7 @@ fn handshakes_show_both_sides_and_resume() {
 }
 
 #[test]
-fn an_expired_client_gets_through_the_handshake_and_no_further() {
+fn an_expired_client_passes_the_handshake_only() {
     let (dir, host, user) = credentials();
     let trust = Trust::load(&Home::at(dir.path())).unwrap();
     let mut client =
@@ -326,7 +326,7 @@ fn an_expired_client_gets_through_the_handshake_and_no_further() {
 }
 
 #[test]
-fn without_a_certificate_there_is_no_handshake() {
+fn a_handshake_needs_a_certificate() {
     let (_dir, host, user) = credentials();
     let mut anonymous = (*tls::client_config(&user).unwrap()).clone();
     anonymous.client_auth_cert_resolver = Arc::new(NoCertificate);
@@ -361,7 +361,7 @@ impl rustls::client::ResolvesClientCert for Stolen {
 }
 
 #[test]
-fn a_certificate_without_its_key_is_worth_nothing() {
+fn a_certificate_without_its_key_is_refused() {
     let (_dir, host, user) = credentials();
     let other = KeyRequest::generate().unwrap().key;
     let other: rustls::pki_types::PrivateKeyDer<'static> =

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_not_called_expired_for_an_overlap_that_is_over() {
+    fn a_finished_overlap_does_not_report_a_certificate_as_expired() {
         let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
         let (home, first) = pop_at(dir.path(), "kek", now);
         rotation::rotate(&home, Duration::from_secs(60), now).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_cannot_be_used_leaves_the_one_before() {
+    fn an_unusable_key_pair_leaves_the_previous_one() {
         let dir = tempfile::tempdir().unwrap();
         let web = Web { certificate: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
         let one = WebCertificate::default();

@@ -209,12 +209,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_with_completers_is_sound() {
+    fn the_definition_with_completers_is_valid() {
         with_completers(command()).debug_assert();
     }
 
     #[test]
-    fn what_was_typed_is_understood_as_the_shell_does() {
+    fn words_are_split_as_by_the_shell() {
         for (typed, meant) in [
             ("a\\ b/", "a b/"),
             ("'a b", "a b"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shell_is_told_how_to_ask() {
+    fn each_shell_gets_a_completion_script() {
         for (shell, word) in
             [(Shell::Bash, "COMP_WORDBREAKS"), (Shell::Zsh, "compdef"), (Shell::Fish, "complete ")]
         {

@@ -184,7 +184,7 @@ mod tests {
     use crate::cli::output::Output;
 
     #[test]
-    fn a_bare_name_is_a_site_where_places_are_meant() {
+    fn a_bare_name_is_a_site_where_places_are_expected() {
         let context = Context { output: Output::new(true, true), ..Context::default() };
         for text in ["kek", "kek:", "kek:/"] {
             assert_eq!(site_or_place(OsStr::new(text), &context).unwrap().to_string(), "kek:/");

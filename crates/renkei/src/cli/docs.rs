@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_are_understood() {
+    fn the_examples_are_parsed() {
         let examples = CLI_EXAMPLES.lines().filter(|line| line.starts_with("renkei "));
         for line in examples {
             let words = line.split(['#', '>']).next().unwrap_or(line).split_whitespace();

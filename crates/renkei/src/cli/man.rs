@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_has_its_sections_and_what_it_refers_to_exists() {
+    fn every_page_has_its_sections_and_valid_references() {
         let keep = tempfile::tempdir().unwrap();
         let dir = keep.path().join("not/there/yet");
         write_pages(&dir).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_definition_is_valid() {
         command().debug_assert();
     }
 
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_in_one_line() {
+    fn a_mistake_is_reported_in_one_line() {
         let cause = |line: &str| misuse(&Cli::try_parse_from(line.split(' ')).unwrap_err()).cause;
         let unknown = cause("renkei cp --recursiv a b");
         assert!(unknown.starts_with("unexpected argument '--recursiv' found; "), "{unknown}");

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_without_a_match_is_pointed_at() {
+    fn a_pattern_without_a_match_gets_a_hint() {
         let missing = |path| wildcard_note(&Error::new(Code::PathNotFound, "open", path, ""));
         assert!(missing("/data/a/*").contains("no name matches"));
         assert_eq!(missing("/data/a/b"), "");

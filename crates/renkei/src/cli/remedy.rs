@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_is_told_what_to_ask_for_and_the_administrator_what_to_type() {
+    fn a_refused_user_learns_what_to_request_and_the_administrator_the_command() {
         let denied =
             error(Code::PermissionDenied, "/data/run", "al may not write in it: root:root drwxr-xr-x");
         let told = reader().remedy(&denied).unwrap();
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_told_of_chmod() {
+    fn the_owner_is_advised_to_use_chmod() {
         let denied = |mode: &str| error(Code::PermissionDenied, "/data/my run", mode);
         let closed = denied("al may not write in it: al:staff dr-xr-xr-x; 1 entry in it not copied");
         let told = reader().remedy(&closed).unwrap();
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_remedies_are_those_of_the_case_and_others_are_explained() {
+    fn placeholders_of_remedies_are_filled_in_or_explained() {
         let told = |reader: &Reader, code, subject: &str| reader.told(&error(code, subject, ""), None);
         let waits = told(&reader(), Code::ChangesWait, "genome");
         assert!(waits.contains("`renkei volume unsubscribe genome --abandon`"), "{waits}");
@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_elsewhere_is_not_removed_here() {
+    fn a_remedy_for_a_taken_name_removes_nothing_locally() {
         let site =
             |name: &str, side: &str| Error { side: side.into(), ..error(Code::CardConflict, name, "") };
         let told = with_option(&administrator().told(&site("kek", "titech"), None), "--dir /d");
@@ -743,7 +743,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_that_is_not_there_is_looked_for_where_it_should_be() {
+    fn the_remedy_for_a_missing_storage_names_its_site() {
         let unknown = error(Code::StorageUnknown, "dat", "");
         assert_eq!(reader().remedy(&unknown).unwrap(), "`renkei ls kek:/` lists the storages you may use");
         let told = administrator().remedy(&unknown).unwrap();
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_is_down_is_somebodys() {
+    fn the_remedy_for_a_site_that_is_down_depends_on_the_reader() {
         let down = |site: &str| error(Code::PortClosed, &format!("{site} at 192.0.2.1:7512"), "");
         assert!(reader().remedy(&down("kek")).unwrap().starts_with("kek is another site: "));
         assert!(reader().remedy(&down("titech")).unwrap().contains("titech, your site"));
@@ -760,7 +760,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_changed_is_no_site_that_is_unknown() {
+    fn a_changed_authority_differs_from_an_unknown_site() {
         let cause = "the authority of nig known here (12:34) did not sign it (CN=nig)";
         let told = |reader: &Reader, subject: &str, side: &str| {
             reader.told(&Error { side: side.into(), ..error(Code::UnknownAuthority, subject, cause) }, None)
@@ -777,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_changed_is_learned_by_users_and_told_to_pops() {
+    fn a_changed_address_has_remedies_for_users_and_pops() {
         let down = error(Code::PortClosed, "kek at 192.0.2.1:7512", "");
         assert!(reader().remedy(&down).unwrap().contains("`renkei login` learns the new one"));
         let other = Reader { administers: Some(SiteName::parse("titech").unwrap()), ..reader() };
@@ -785,14 +785,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_interrupted_names_where_its_data_is() {
+    fn an_interrupted_copy_names_the_place_of_its_data() {
         let stopped = error(Code::Cancelled, "kek", "interrupted");
         assert!(reader().told(&stopped, None).contains("`renkei unfinished kek`"));
         assert!(reader().told(&error(Code::Cancelled, "", ""), None).contains("`renkei unfinished`"));
     }
 
     #[test]
-    fn a_grant_that_is_missing_is_written_out() {
+    fn a_missing_grant_is_spelled_out() {
         let cause = "no grant lets you write it";
         let told = reader().remedy(&error(Code::NotAllowed, "/genome/2026", cause)).unwrap();
         assert!(told.ends_with("`renkei volume grant genome alice@titech write`"), "{told}");
@@ -803,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_was_repaired_is_not_to_be_repaired_again() {
+    fn a_repaired_replica_needs_no_repair() {
         let wrong = |cause: &str| error(Code::ReplicaWrong, "src/a", cause);
         let told = reader()
             .remedy(&wrong("its content is another; it was fetched again from another site"))
@@ -813,7 +813,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_shall_become_a_volume_is_not_to_be_removed() {
+    fn the_remedy_for_a_new_volume_does_not_remove_its_directory() {
         let full = |op: &str| Error { op: op.into(), ..error(Code::NotEmpty, "genome", "it is not empty") };
         let told = reader().remedy(&full("create volume")).unwrap();
         assert!(told.contains("`--in-place genome`") && !told.contains("rm -r"), "{told}");
@@ -821,7 +821,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_nearly_right_are_told() {
+    fn similar_names_are_suggested() {
         let meant = |code, op: &str, subject: &str, cause: &str| {
             reader().remedy(&Error { op: op.into(), ..error(code, subject, cause) })
         };
@@ -837,7 +837,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_place_is_written_as_one() {
+    fn a_misspelt_place_is_suggested_as_a_place() {
         for (written, meant) in [
             ("alice@kek:/data/x", "kek:/data/x"),
             ("kek:data/x", "kek:/data/x"),
@@ -854,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_in_remedies_are_whole() {
+    fn commands_in_remedies_are_complete() {
         let told = |cause: &str| reader().remedy(&error(Code::UsageInvalid, "", cause)).unwrap();
         let verb = "unrecognized subcommand 'lst'; a similar subcommand exists: 'list'; usage: renkei storage [OPTIONS] <COMMAND>";
         assert_eq!(
@@ -879,7 +879,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_repeated_as_it_was_made() {
+    fn a_login_is_repeated_with_its_options() {
         let expired =
             Error { op: "read credential".into(), ..error(Code::CertificateExpired, "alice@titech", "") };
         let by_ssh = Reader { login: Some("--ssh alice@pop.titech".into()), ..reader() };
@@ -895,7 +895,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pop_that_does_not_run_is_started_by_its_administrator_alone() {
+    fn a_stopped_pop_is_started_by_its_administrator_only() {
         let service = not_running("/run/renkei/renkei.sock");
         let told = |reader: &Reader, verb: &str| reader.not_running(&service, verb);
         assert_eq!(told(&administrator(), "status"), "start it: `systemctl start renkei`");
@@ -917,7 +917,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pop_that_was_named_or_asked_through_ssh_is_not_one_of_this_machine() {
+    fn a_pop_reached_by_name_or_ssh_is_not_local() {
         let named = reader().not_running(&not_running("/srv/pop/run/renkei.sock"), "login");
         assert!(named.starts_with("start that PoP, or ask its administrator"), "{named}");
         let there = Error { side: "al@pop".into(), ..not_running("/run/renkei/renkei.sock") };

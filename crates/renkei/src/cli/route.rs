@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hops_say_who_dials_whom() {
+    fn hops_show_the_direction_of_dialling() {
         let (kek, hub) = (SiteName::parse("kek").unwrap(), SiteName::parse("hub").unwrap());
         assert_eq!(hops("titech", &kek, &Way::Direct), ["titech connects to kek"]);
         assert_eq!(hops("hub", &kek, &Way::Line), ["kek connects to hub when called over its line"]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_sites_are_both_taken() {
+    fn places_and_sites_are_accepted() {
         for text in ["kek", "kek:", "kek:/raw/run7"] {
             assert_eq!(site_of(OsStr::new(text)).unwrap().as_str(), "kek");
         }

@@ -155,7 +155,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
-    fn what_is_left_is_told_in_fitting_units() {
+    fn remaining_time_is_shown_in_suitable_units() {
         let after = |secs| left(UNIX_EPOCH + Duration::from_secs(secs), UNIX_EPOCH);
         assert_eq!((after(59), after(5400), after(43_200)), ("0 min".into(), "90 min".into(), "12 h".into()));
         assert_eq!(after(365 * 86_400), "365 days");

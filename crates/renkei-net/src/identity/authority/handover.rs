@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partner_follows_and_both_are_good_until_the_overlap_is_over() {
+    fn a_partner_accepts_both_authorities_until_the_overlap_ends() {
         let mut here = here();
         let alice = Principal::parse("alice@kek").unwrap();
         let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_is_told_and_takes_it_by_hand() {
+    fn a_partner_that_is_too_late_accepts_the_card_by_hand() {
         let mut here = here();
         let late = here.now + 31 * DAY;
         let error = verify_peer(&user(&here.second, late), &here.trust, late).unwrap_err();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partner_knows_a_site_by_its_new_name() {
+    fn a_partner_learns_the_new_name_of_a_site() {
         let mut here = here();
         let made = here.first.succeed(&site("tsukuba"), 30 * DAY, here.now).unwrap();
         let renamed = SiteCard { handover: Some(made.handover.clone()), ..card(&made.next) };
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_the_name_of_another_site() {
+    fn a_site_cannot_take_the_name_of_another() {
         let mut here = here();
         // An impostor claims the former name kek.
         let impostor = Authority::create(&site("kek"), here.now).unwrap();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_came_nearer_stays() {
+    fn a_shortened_overlap_stays_short() {
         let mut here = here();
         let old = user(&here.first, here.now);
         here.trust.add(here.card.clone()).unwrap();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_hands_over() {
+    fn only_the_former_authority_can_hand_over() {
         let mut here = here();
         let impostor = Authority::create(&site("kek"), here.now).unwrap();
         let forged = impostor.succeed(&site("kek"), 30 * DAY, here.now).unwrap();
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_way_back() {
+    fn a_rotation_cannot_be_reversed() {
         let mut here = here();
         here.trust.add(here.card.clone()).unwrap();
         assert_eq!(here.trust.add(card(&here.first)).unwrap_err().code, Code::CardConflict, "replayed");
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_that_was_altered_is_none() {
+    fn an_altered_hand_over_is_refused() {
         let here = here();
         let good = here.card.handover.clone().unwrap();
         let other = here.first.succeed(&site("kek"), 30 * DAY, here.now).unwrap().handover;
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_during_several_hand_overs_goes_along_all_of_them() {
+    fn an_offline_partner_follows_a_chain_of_rotations() {
         let mut here = here();
         let (kek, keep) = (site("kek"), 30 * DAY);
         let second = here.first.succeed(&kek, keep, here.now).unwrap();
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_has_no_other_links_than_those_that_the_newest_authority_follows() {
+    fn a_chain_has_only_predecessors_of_the_newest_authority() {
         let here = here();
         let (kek, keep) = (site("kek"), 30 * DAY);
         let second = here.first.succeed(&kek, keep, here.now).unwrap();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_expired_begins_no_chain() {
+    fn an_expired_authority_begins_no_chain() {
         let dir = tempfile::tempdir().unwrap();
         let (kek, now) = (site("kek"), SystemTime::now());
         let first = Authority::create(&kek, now - 3_700 * DAY).unwrap();
@@ -601,7 +601,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_damaged_card_leads_nowhere_else(at in any::<usize>(), how in 0_u8..12) {
+        fn a_damaged_card_never_gives_another_authority(at in any::<usize>(), how in 0_u8..12) {
             static F: LazyLock<SiteCard> = LazyLock::new(|| here().card);
             let text = String::from_utf8_lossy(&damaged(F.to_text().as_bytes(), at, how)).into_owned();
             let good = F.handover.as_ref().unwrap();
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn one_list_takes_back_what_either_signed() {
+    fn one_list_revokes_certificates_of_both_authorities() {
         let mut here = here();
         let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
         let serial = |chain: &[CertificateDer<'_>]| {
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_an_authority_that_was_replaced_twice_is_passed_over() {
+    fn a_list_of_an_authority_replaced_twice_is_skipped() {
         let mut here = here();
         let kek = site("kek");
         let list = here.first.sign_list(&[], 5, here.now).unwrap();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_may_still_be_valid() {
+    fn finds_certificates_that_may_still_be_valid() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         let now = UNIX_EPOCH + Duration::from_secs(100);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_full_disk_cut_off_takes_no_other_with_it() {
+    fn a_line_torn_by_a_full_disk_damages_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         let now = UNIX_EPOCH + Duration::from_secs(100);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_delegated_goes_with_its_parent() {
+    fn delegated_certificates_are_revoked_with_their_parent() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         let delegated = ["0c", "0d"].map(|serial| issued(serial, "alice@kek", 900));

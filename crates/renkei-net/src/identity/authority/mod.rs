@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn renewing_keeps_the_key_unless_told() {
+    fn renewing_keeps_the_key_unless_requested() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         let authority = Authority::create(&site("kek"), now()).unwrap();

@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_at_any_moment_leaves_a_site_that_works_and_the_command_goes_on() {
+    fn a_rotation_killed_at_any_moment_leaves_a_working_site_and_resumes() {
         use Outcome::{Completed, Rotated, UnderWay};
         let outcomes = [Rotated, Rotated, Rotated, Completed, Completed, Completed, UnderWay];
         for (steps, expected) in outcomes.into_iter().enumerate() {
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_renaming_is_not_there_or_is_completed() {
+    fn a_killed_renaming_is_absent_or_completed() {
         for steps in 0..=6 {
             let here = here();
             kill_rename_after(&here, steps);
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_else_are_refused() {
+    fn names_already_in_use_are_refused() {
         let here = here();
         let other = Authority::create(&site("osaka"), here.now).unwrap();
         Trust::load(&here.home).unwrap().add(card(&other)).unwrap();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pop_completes_what_a_killed_command_left() {
+    fn a_pop_completes_a_killed_rotation() {
         let here = here();
         here.kill_after(3);
         assert!(complete(&here.home, here.now).unwrap() && !complete(&here.home, here.now).unwrap());
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_key_is_gone() {
+    fn the_old_key_is_deleted() {
         let here = here();
         let before = std::fs::read(here.home.ca_key()).unwrap();
         rotate(&here.home, 30 * DAY, here.now).unwrap();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_an_end_also_when_a_killed_command_did_not_get_farther() {
+    fn the_overlap_ends_even_after_a_killed_command() {
         let here = here();
         let refused = finish(&here.home, here.now).unwrap_err();
         assert!(
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pop_of_a_renamed_site_is_told_what_to_bring() {
+    fn another_pop_of_a_renamed_site_gets_the_missing_files_named() {
         let here = here();
         let second = Home::at(&here.dir.path().join("second"));
         std::fs::create_dir_all(second.pki_dir()).unwrap();
@@ -740,7 +740,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_overlap_nothing_of_the_old_key_is_good() {
+    fn without_an_overlap_the_old_key_is_refused() {
         let here = here();
         let first = here.first.clone();
         let host_key = secret::read(&here.home.host_key()).unwrap();

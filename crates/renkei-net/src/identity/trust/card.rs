@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_cannot_be_dialled_names_who_can_call_it() {
+    fn a_card_without_an_endpoint_names_its_hubs() {
         let mut card = card(&Authority::create(&site("kek"), now()).unwrap());
         card.via = vec![site("hub")];
         let inside = SiteCard::parse(&card.to_text()).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_somebody_else_is_no_authority() {
+    fn a_certificate_that_is_no_authority_is_refused() {
         let authority = Authority::create(&site("kek"), now()).unwrap();
         let request = KeyRequest::generate().unwrap();
         let issued = authority.issue_user("alice", &request.request, 1, now()).unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_changes_come_first_and_torn_lines_are_left_out() {
+    fn the_newest_changes_come_first_and_torn_lines_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         assert!(newest(&home, 5).is_empty());

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_site_that_invites_is_believed() {
+    fn only_the_inviting_site_is_accepted() {
         let (_dir, home, _, _) = given();
         let kek = card_of("kek");
         let (invitation, _) = give(&home, &kek, HOUR, now()).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invitation_works_for_one_site_which_may_come_again() {
+    fn an_invitation_works_repeatedly_for_one_site() {
         let (_dir, home, invitation, _) = given();
         let (first, second) = (card_of("titech"), card_of("osaka"));
         take(&home, &invitation.secret, &first, now()).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_is_trusted_no_more_does_not_come_back_with_the_line_it_came_with() {
+    fn a_removed_site_cannot_return_with_its_old_invitation() {
         let (_dir, home, invitation, _) = given();
         let (card, (other, _)) = (card_of("titech"), give(&home, &card_of("kek"), HOUR, now()).unwrap());
         take(&home, &invitation.secret, &card, now()).unwrap();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_or_cancelled_one_does_not_work() {
+    fn expired_and_cancelled_invitations_are_refused() {
         let (_dir, home, invitation, _) = given();
         let late = take(&home, &invitation.secret, &card_of("titech"), now() + 2 * HOUR).unwrap_err();
         assert_eq!(late.code, Code::InvitationRefused);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_not_kept() {
+    fn the_secret_is_not_stored() {
         let (_dir, home, invitation, _) = given();
         let secret = hex(&invitation.secret, "");
         for name in names(&home).unwrap() {

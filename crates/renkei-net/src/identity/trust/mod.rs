@@ -440,7 +440,7 @@ mod tests {
     use crate::identity::tests::{card, now, pop, site};
 
     #[test]
-    fn cards_are_kept_updated_and_removed() {
+    fn cards_are_stored_updated_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         let mut kek = card(&Authority::create(&site("kek"), now()).unwrap());

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_must_be_there() {
+    fn a_folder_must_exist() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(folder(dir.path()).unwrap(), dir.path());
         assert!(folder(&dir.path().join("missing")).is_err());

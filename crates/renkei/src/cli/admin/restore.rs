@@ -88,7 +88,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_next_step_is_for_the_directory_that_was_restored() {
+    fn the_next_step_names_the_restored_directory() {
         let told = |home: &Home| {
             let restored = Restored {
                 folder: "/backup".into(),

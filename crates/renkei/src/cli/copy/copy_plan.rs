@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_copies_are_refused() {
         assert_eq!(layout(&["a", "b"], "kek:/data/f", Found::Other).unwrap_err().code, Code::NotADirectory);
         assert_eq!(layout(&["x/a", "y/a"], "kek:/data/d", Found::Dir).unwrap_err().code, Code::UsageInvalid);
         let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_on_the_way_come_alone() {
+    fn parent_directories_are_sent_without_their_contents() {
         assert_eq!(shown("a/b/f\r\n\nc\n", false), ["a", "a/b", "a/b/f", "c"]);
         assert_eq!(shown("a/b/f\na/b\n", true), ["a", "a/b/*"]);
         assert_eq!(shown("a/b/\n", true), ["a", "a/b/*"]);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_is_refused() {
+    fn names_that_lead_out_are_refused() {
         assert!(
             parse(b"../x\n", false).is_err()
                 && parse(b"a/../../x", false).is_err()

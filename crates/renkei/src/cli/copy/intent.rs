@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_marker_is_kept_until_it_is_forgotten() {
+    fn the_marker_is_kept_until_removed() {
         let keep = tempfile::tempdir().unwrap();
         let intent = Intent::new(&keep.path().join("journal"), 7);
         intent.keep(false).unwrap();

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_told_in_place_of_a_rate_that_fades() {
+    fn a_stall_is_shown_in_place_of_a_fading_rate() {
         let mut course = Course::new();
         let now = course.started;
         let progress = Progress {

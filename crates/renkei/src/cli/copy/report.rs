@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_what_there_is_to_say() {
+    fn the_last_line_summarises_the_copy() {
         let done = copied(1, 0, 3 << 20, 2.0);
         assert_eq!(
             text(&done),

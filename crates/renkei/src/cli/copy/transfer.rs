@@ -848,7 +848,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_full_is_tried_again() {
+    fn refusals_of_a_busy_pop_are_retried() {
         let error = |code, op: &str| Error::new(code, op, "data streams", "");
         assert!(is_passing(&error(Code::OutOfMemory, "open")));
         assert!(is_passing(&error(Code::TooManySessions, "greet")));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_information_is_no_warning_but_to_programs() {
+    fn information_is_shown_as_ok_and_kept_in_json() {
         let mut checks = Checks::default();
         let condition = |severity| Condition {
             what: "certificate".into(),

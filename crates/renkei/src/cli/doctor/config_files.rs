@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_fails() {
+    fn files_writable_by_others_fail() {
         let dir = tempfile::tempdir().unwrap();
         let home = pop(dir.path());
         assert!(told(&home).contains(r#""fail":0"#), "{}", told(&home));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_that_of_others_is_to_be_moved() {
+    fn a_directory_inside_one_of_others_should_be_moved() {
         let dir = tempfile::tempdir().unwrap();
         let home = pop(&dir.path().join("shared/pop"));
         set_permissions(dir.path().join("shared"), Permissions::from_mode(0o777)).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_own_fails() {
+    fn files_owned_by_others_fail() {
         if !geteuid().is_root() {
             return eprintln!("SKIPPED: only root gives files away");
         }

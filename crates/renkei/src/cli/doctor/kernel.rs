@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kernels_come_with_is_fine_and_less_is_not() {
+    fn kernel_defaults_are_fine_and_less_is_not() {
         let level = |receive, send| {
             let mut checks = Checks::default();
             Buffers { receive, send, scale: 1 }.judge("buffers", DISTANCES[0], &mut checks);

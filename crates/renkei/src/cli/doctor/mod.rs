@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storage_that_is_not_there_fails() {
+    fn a_missing_storage_fails() {
         let dir = tempfile::tempdir().unwrap();
         let mut checks = Checks::default();
         let storage = |path| Storage { path, ..Storage::default() };

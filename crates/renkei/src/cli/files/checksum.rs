@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_those_of_b3sum_and_sha256sum() {
+    fn lines_match_b3sum_and_sha256sum() {
         assert_eq!(line(b"a b", "00ff"), b"00ff  a b\n");
         assert_eq!(line(b"a\\b\nc", "00"), b"\\00  a\\\\b\\nc\n");
         assert_eq!(line(b"\xff", "00"), b"00  \xff\n");

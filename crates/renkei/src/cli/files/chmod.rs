@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_those_of_chmod() {
+    fn modes_are_parsed_as_by_chmod() {
         let becomes = |text: &str, mode, is_dir| Mode::parse(text).unwrap().apply(mode, is_dir);
         assert_eq!(becomes("640", 0o777, false), 0o640);
         assert_eq!(becomes("u+rwX,go-w", 0o466, false), 0o644);

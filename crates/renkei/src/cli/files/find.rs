@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_those_of_the_shell() {
+    fn patterns_match_as_in_the_shell() {
         let fits = |pattern: &str, name: &[u8]| matches(&CString::new(pattern).unwrap(), name);
         assert!(fits("*.bam", b"x.bam") && fits("*.bam", b".bam") && !fits("*.bam", b"x.bai"));
         assert!(fits("run[0-9]", b"run7") && !fits("run[0-9]", b"run70") && fits("?", b"x"));

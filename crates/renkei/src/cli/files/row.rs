@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_can_be_read_and_taken_back() {
+    fn odd_names_are_quoted_reversibly() {
         let row = Row::new(&file(0o600, 1), b"a\xff\n");
         assert_eq!(row.name, "a\\xff\\n");
         assert_eq!(row.name_hex.as_deref(), Some("61ff0a"));

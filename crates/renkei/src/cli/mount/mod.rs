@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_is_told_the_same() {
+    fn the_background_process_gets_the_same_options() {
         let args = parse(&[
             "--read-only",
             "--when-lost",

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_needs_two_looks_and_begins_anew_with_an_attempt() {
+    fn a_rate_needs_two_samples_and_restarts_with_an_attempt() {
         let (mut paces, now) = (Paces::default(), Instant::now());
         let at = |bytes_moved| Progress {
             bytes_moved,

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storage_that_is_not_there_is_told_before_anything_else() {
+    fn a_missing_storage_is_reported_first() {
         let config =
             Config { storage: [("pool".to_owned(), Storage::default())].into(), ..Config::default() };
         assert!(storage_of("pool", &config).is_ok());
