@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beside_what_is_allowed_is_found_or_made() {
+    fn only_permitted_names_are_found_or_made() {
         let top = tree();
         let base = LocalStore::open(top.path(), AccessMode::ReadWrite).unwrap().root().unwrap();
         let mut places = DestDirs::new(base, 1, [path("a/b"), path("new")].into());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_account_locked_stays_locked() {
+    fn directories_locked_by_another_account_stay_locked() {
         let top = tree();
         set_mode(top.path(), 0o755);
         create_dir_all(top.path().join("root")).unwrap();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_found_again_and_its_torn_tail_cut() {
+    fn a_journal_is_reopened_and_its_torn_tail_cut() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, state) = open(folder.path(), &header(1)).unwrap();
         assert!(state.is_empty());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_a_full_disk_cut_short_are_whole_once_there_is_room() {
+    fn records_torn_by_a_full_disk_are_rewritten_once_there_is_space() {
         let (file, end) = renkei_config::home::file_with_room(finished(1).len() as u64 + 7);
         let file = LockedFile::of(file);
         let mut journal = Journal { file, end, unwritten: Vec::new() };
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    fn special_files_are_refused_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let path = |job| Journal::path_of(folder.path(), job);
         rustix::fs::mkfifoat(rustix::fs::CWD, path(1), 0o600.into()).unwrap();
@@ -425,13 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_said_as_such() {
+    fn a_full_disk_is_reported_as_such() {
         let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
         assert_eq!(broken(Path::new("/x"), full).code, Code::NoSpace);
     }
 
     #[test]
-    fn a_journal_longer_than_a_part_is_read_whole() {
+    fn a_journal_longer_than_a_part_is_read_completely() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
         let mut bytes = Vec::new();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_may_never_be_kept_begins_anew() {
+    fn a_volatile_journal_starts_empty() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
         let fresh = journal.file.length().unwrap();
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_adds_nothing_leaves_the_journal_as_old_as_it_was() {
+    fn an_attempt_without_new_data_keeps_the_age_of_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let (mut journal, _) = open(folder.path(), &header(1)).unwrap();
         journal.append(&finished(1)).unwrap();
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_synced_at_all_is_used() {
+    fn a_folder_without_fsync_support_is_used() {
         let folder = tempfile::tempdir().unwrap();
         for errno in [libc::EINVAL, libc::ENOTSUP] {
             let sync = |file: &File| match file.metadata()?.is_dir() {
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_and_every_new_name_last_once_the_journal_is_open() {
+    fn the_header_and_every_new_name_are_durable_once_the_journal_is_open() {
         use std::os::unix::fs::MetadataExt;
         let top = tempfile::tempdir().unwrap();
         let folder = top.path().join("state/journal");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_cannot_be_made_to_last_is_not_used() {
+    fn a_journal_that_cannot_be_synced_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         for bad in 0..2 {
             let calls = std::cell::Cell::new(0);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn one_transfer_at_a_time() {
+    fn a_journal_is_locked_by_one_transfer() {
         let folder = tempfile::tempdir().unwrap();
         let _held = open(folder.path(), &header(1)).unwrap();
         let refused = open(folder.path(), &header(1)).err().unwrap();
@@ -557,7 +557,7 @@ mod tests {
 
     /// Runs that end and begin while a third opens and removes: a journal that is held is the file of that name.
     #[test]
-    fn a_journal_that_is_held_has_its_name() {
+    fn a_locked_journal_has_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let run = || {
             for _ in 0..100 {
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_has_so_many_unfinished_transfers_and_no_more() {
+    fn unfinished_transfers_of_a_principal_are_limited() {
         let folder = tempfile::tempdir().unwrap();
         let check = |job, owner: &str| {
             check_unfinished(folder.path(), &header(job), owner, 3).map_err(|error| error.code)
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_of_nobody_count_for_their_account() {
+    fn journals_without_a_principal_count_for_their_account() {
         let folder = tempfile::tempdir().unwrap();
         let check = |account: &str| {
             let header = Header { account: account.into(), ..header(4) };
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn this_boot_has_a_name() {
+    fn the_boot_id_is_read() {
         assert_ne!(boot_id(), [0; 16]);
     }
 }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_before_counts_while_the_rest_comes() {
+    fn resumed_bytes_count_in_the_progress() {
         let watch = Watch::default();
         let told = |bytes_done, bytes_moved| {
             watch.set(Progress { bytes_found: 100, bytes_done, bytes_moved, ..Progress::default() });

@@ -898,7 +898,7 @@ mod tests {
     use renkei_store::local::{AccessMode, LocalStore};
 
     #[test]
-    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+    fn running_threads_are_ended_if_another_cannot_be_started() {
         let folder = tempfile::tempdir().unwrap();
         let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
         let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();

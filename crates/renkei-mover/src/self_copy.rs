@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_is_new_lies_in_what_was_there() {
+    fn a_new_base_lies_in_its_existing_parent() {
         let top = tempfile::tempdir().unwrap();
         std::fs::create_dir(top.path().join("a")).unwrap();
         let (dir, onto) = (open(top.path()), tell_within(&*open(&top.path().join("a"))).unwrap());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_removes_others_must_not_be_around_its_source() {
+    fn a_destination_with_delete_must_not_contain_its_source() {
         let top = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(top.path().join("a/b")).unwrap();
         assert_eq!(refused(top.path(), "a/b", "", "a", false), None);

@@ -634,7 +634,7 @@ mod tests {
     /// Streams may end before the peer hears of the failure; a peer that believed the walk complete would delete
     /// files.
     #[test]
-    fn who_fails_never_says_that_all_was_sent() {
+    fn a_failed_sender_never_reports_completion() {
         let folder = tempfile::tempdir().unwrap();
         let (mut near, mut far): (Vec<_>, Vec<_>) = connections(3).into_iter().unzip();
         let (_control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_ended_if_a_thread_cannot_be_started() {
+    fn running_threads_are_ended_if_another_cannot_be_started() {
         let folder = tempfile::tempdir().unwrap();
         let (mut near, _far): (Vec<_>, Vec<_>) = connections(2).into_iter().unzip();
         let (control, mut receiver) = split(near.remove(0), PATIENCE).unwrap();
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_lets_the_waiting_walk_go_on() {
+    fn an_unreadable_file_unblocks_the_walk() {
         let folder = tempfile::tempdir().unwrap();
         let (near, far) = connections(1).remove(0);
         let (control, _receiver) = split(near, PATIENCE).unwrap();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_is_reserved_ahead_and_counted_back() {
+    fn little_is_preallocated_and_released() {
         let case = Case::new();
         let size = 1000 * SLOT;
         let file = case.file("a", size);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_before_anything_is_taken() {
+    fn files_that_do_not_fit_are_refused_before_any_space_is_reserved() {
         let case = Case::new();
         let file = case.file("a", SLOT);
         let Some(free) = file.room() else { return eprintln!("skipped: needs a file system that reserves") };

@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_directories_within_wide_ones_are_found_whole() {
+    fn nested_wide_directories_are_walked_completely() {
         let folder = tempfile::tempdir().unwrap();
         let mut dir = folder.path().to_path_buf();
         for level in 0..6 {
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_alone_comes_without_what_is_in_it() {
+    fn a_directory_alone_is_sent_without_its_contents() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("d/e")).unwrap();
         std::fs::write(folder.path().join("d/f"), "").unwrap();
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_a_directory_is_not_sent_for_it() {
+    fn a_symlink_in_place_of_a_directory_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("other")).unwrap();
         std::fs::write(folder.path().join("other/f"), "").unwrap();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_names_become_files_and_one_failure_says_so() {
+    fn links_over_the_limit_are_sent_as_files_with_one_failure() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
         for index in 0..50 {

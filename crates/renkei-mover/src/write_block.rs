@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_is_gathered_and_what_does_not_is_not() {
+    fn contiguous_writes_are_merged_and_others_are_not() {
         let mut block = WriteBlock::new();
         assert!(block.takes(8192, 100));
         block.room(8192, 100)[..100].fill(7);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_what_was_written() {
+    fn settings_are_written_and_read_back() {
         let mut facts = facts();
         for (key, text) in [("managers", "bob@kek, *@titech"), ("log_records", "7"), ("hold", "/a,/b/c/")] {
             set(&mut facts, key, text).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_is_granted_the_whole_volume_alone() {
+    fn grants_to_sites_are_for_whole_volumes_only() {
         let mut facts = facts();
         let mut grant = |to: &str, on: &str| add_grant(&mut facts, Grant::parse(to, "read", on).unwrap());
         assert_eq!(grant("titech", "public").unwrap_err().code, Code::UsageInvalid);

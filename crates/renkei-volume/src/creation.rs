@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_named_from_the_storage_or_with_dots_from_the_working_directory() {
+    fn a_directory_is_relative_to_the_storage_or_with_dots_to_the_working_directory() {
         let dir = tempfile::tempdir().unwrap();
         let (root, way) = (dir.path().canonicalize().unwrap().join("data"), dir.path().join("way"));
         std::fs::create_dir_all(root.join("genome/2025")).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_directory_is_not_marked() {
+    fn a_symlink_in_place_of_a_directory_is_not_marked() {
         let dir = tempfile::tempdir().unwrap();
         let (other, root) = (dir.path().join("other"), dir.path().join("root"));
         std::fs::create_dir(&other).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_has_a_directory_until_it_lets_go() {
+    fn a_directory_is_claimed_by_the_first_until_released() {
         // A directory of its own above it: no other process mounts anything below.
         let above = tempfile::tempdir().unwrap();
         let dir = above.path().join("volume");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_into_what_is_read_only() {
+    fn nothing_is_written_into_a_read_only_directory() {
         let dir = tempfile::tempdir().unwrap();
         take(&open(dir.path()), &claim(1, "kek"), AccessMode::ReadOnly, &Here).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_is_for_whom_it_names_and_for_what_it_says() {
+    fn a_grant_covers_its_principals_and_paths() {
         let grants = [
             Grant::parse("*@titech", "read", "").unwrap(),
             Grant::parse("alice@titech", "write", "in").unwrap(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nobody_is_refused() {
+    fn grants_without_a_principal_are_refused() {
         for to in ["titech/scratch", "*", "*@", "@titech", "*@KEK", ""] {
             assert!(Grantee::parse(to).is_err(), "{to}");
         }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_of_this_log_up_to_where_it_was_restored() {
+    fn records_belong_to_this_log_up_to_its_restore() {
         assert_eq!(judged(3, 90, Some((7, 7))), Descent::Same);
         assert_eq!(judged(2, 80, None), Descent::Same);
         assert_eq!(judged(2, 81, None), Descent::Until(80));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_record_of_the_log_before_is_not_claimed_of_the_next_one() {
+    fn the_last_record_of_the_old_log_is_not_part_of_the_next_one() {
         let folder = tempfile::tempdir().unwrap();
         let tree = renkei_catalogue::Trees::open("", &renkei_config::home::Home::at(folder.path())).unwrap();
         let tree = tree.tree([7; 16]).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restore_that_nobody_announced_is_seen_by_the_records() {
+    fn a_silent_restore_is_detected_from_the_records() {
         assert_eq!(judged(3, 91, None), Descent::Until(0));
         assert_eq!(judged(3, 90, Some((7, 8))), Descent::Until(0));
         // A follower from before there were incarnations.

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_taken_one_by_one() {
+    fn settings_are_changed_one_by_one() {
         let mut care = VolumeSettings::default();
         for (key, text) in [
             ("replicas", "2"),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_numbers_is_none() {
+    fn a_limit_without_numbers_is_no_limit() {
         let mut care = VolumeSettings::default();
         for (key, text) in [("quota_bytes:alice", "5K"), ("quota_files", "7"), ("quota_bytes:alice", "6K")] {
             assert!(care.set(key, text).unwrap(), "{key}");

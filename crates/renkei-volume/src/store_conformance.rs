@@ -145,7 +145,7 @@ fn every_legal_name_works() {
 }
 
 #[test]
-fn what_is_not_a_single_name_is_refused() {
+fn names_with_several_components_are_refused() {
     everywhere(|place| {
         for name in [&b""[..], b".", b"..", b"a/b", b"/etc", b"a\0b"] {
             assert_eq!(code(place.root.child(name)), Code::BadPath, "{name:?}");
@@ -163,7 +163,7 @@ fn what_is_not_a_single_name_is_refused() {
 }
 
 #[test]
-fn listings_tell_types_and_any_number_of_names() {
+fn listings_have_types_and_any_number_of_names() {
     everywhere(|place| {
         fs::create_dir(place.at("dir")).unwrap();
         fs::write(place.at("file"), "").unwrap();
@@ -245,7 +245,7 @@ fn content_is_written_and_read_anywhere() {
 }
 
 #[test]
-fn a_writer_is_seen_as_long_as_it_has_the_file_open() {
+fn a_writer_is_detected_while_it_has_the_file_open() {
     everywhere(|place| {
         let path = place.at("f");
         fs::write(&path, "x").unwrap();
@@ -269,7 +269,7 @@ fn a_writer_is_seen_as_long_as_it_has_the_file_open() {
 }
 
 #[test]
-fn holes_are_found_and_kept() {
+fn holes_are_found_and_preserved() {
     const MIB: u64 = 1 << 20;
     everywhere(|place| {
         let file = place.root.create_temp(b"s", false).unwrap();
@@ -295,7 +295,7 @@ fn holes_are_found_and_kept() {
 }
 
 #[test]
-fn modes_and_times_are_kept() {
+fn modes_and_times_are_preserved() {
     everywhere(|place| {
         let times = [(0, 0), (1_700_000_000, 123_456_789), (-1, 999_999_999), (-86_400 * 365, 1)];
         for (secs, nanos) in times {
@@ -334,7 +334,7 @@ fn directories_take_metadata_by_name_and_by_handle() {
 }
 
 #[test]
-fn symbolic_links_are_kept_as_they_are() {
+fn symbolic_links_are_preserved() {
     everywhere(|place| {
         let long = vec![b't'; 4000];
         let targets: [&[u8]; 4] = [b"no/where", b"/etc/passwd", b"../\xff", &long];
@@ -387,7 +387,7 @@ fn keeps_xattrs(place: &Place) -> bool {
 }
 
 #[test]
-fn attributes_are_kept() {
+fn attributes_are_preserved() {
     everywhere(|place| {
         if !keeps_xattrs(place) {
             return;
@@ -412,7 +412,7 @@ fn attributes_are_kept() {
 }
 
 #[test]
-fn only_attributes_of_users_are_set() {
+fn only_user_attributes_are_set() {
     everywhere(|place| {
         let names = ["security.capability", "trusted.x", "security.selinux", "user.bad\0name", "nonsense"];
         let wanted = Meta { xattrs: names.map(|name| xattr(name, b"x")).to_vec(), ..meta(0o600, 1, 2) };
@@ -424,7 +424,7 @@ fn only_attributes_of_users_are_set() {
 }
 
 #[test]
-fn access_lists_are_kept() {
+fn access_lists_are_preserved() {
     // user::rw-, user:65534:r--, group::r--, mask::r--, other::--- in the kernel's own form.
     let entry = |tag: u16, perm: u16, id: u32| {
         [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -452,7 +452,7 @@ fn access_lists_are_kept() {
 }
 
 #[test]
-fn set_id_bits_are_kept_for_their_owner_only() {
+fn set_id_bits_are_preserved_for_their_owner_only() {
     everywhere(|place| {
         let file = place.write(b"f", b"x");
         let (owner, group) = owners(&place.at("f"));
@@ -595,7 +595,7 @@ fn a_read_only_store_changes_nothing() {
 }
 
 #[test]
-fn nothing_leads_out() {
+fn no_path_leads_out() {
     everywhere(|place| {
         fs::write(place.outside.join("secret"), "x").unwrap();
         fs::create_dir_all(place.at("in/deep")).unwrap();
@@ -626,7 +626,7 @@ fn nothing_leads_out() {
 }
 
 #[test]
-fn entries_tell_owner_group_and_numbers() {
+fn entries_have_owner_group_and_numbers() {
     everywhere(|place| {
         place.write(b"f", b"12345");
         let (entry, raw) = place.full(b"f");
@@ -645,7 +645,7 @@ fn entries_tell_owner_group_and_numbers() {
 }
 
 #[test]
-fn a_missing_root_is_told_apart() {
+fn a_missing_root_has_its_own_error() {
     let dir = tempfile::tempdir().unwrap();
     let open = |name: &str| LocalStore::open(&dir.path().join(name), AccessMode::ReadWrite);
     assert_eq!(code(open("none")), Code::StorageMissing);
@@ -840,7 +840,7 @@ fn attack(place: &Place) -> u32 {
 }
 
 #[test]
-fn files_are_used_by_many_threads_at_once() {
+fn files_are_used_by_many_threads_concurrently() {
     everywhere(|place| {
         let file = place.root.create_temp(b"f", false).unwrap();
         std::thread::scope(|scope| {

@@ -103,7 +103,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn what_is_tried_in_vain_is_told_once_each() {
+    fn failed_attempts_are_reported_once_each() {
         let (heard, told) = mpsc::channel();
         let tell: Tell = Arc::new(move |what: &str| drop(heard.send(what.to_owned())));
         let patience = SlowConnectReporter::new(&tell);

@@ -102,7 +102,7 @@ fn size(item: &Item) -> u64 {
 }
 
 #[test]
-fn looking_and_listing_tell_what_is_there_and_hide_temporary_names() {
+fn stat_and_listing_show_entries_and_hide_temporary_names() {
     let bench = Bench::new();
     fs::create_dir(bench.at("sub")).unwrap();
     fs::write(bench.at("sub/a"), "hello").unwrap();
@@ -134,7 +134,7 @@ fn looking_and_listing_tell_what_is_there_and_hide_temporary_names() {
 }
 
 #[test]
-fn a_long_directory_comes_in_parts() {
+fn a_long_directory_is_paged() {
     let bench = Bench::new();
     for number in 0..1200 {
         fs::write(bench.at(&format!("{number}")), "").unwrap();
@@ -153,7 +153,7 @@ fn a_long_directory_comes_in_parts() {
 }
 
 #[test]
-fn who_has_a_file_open_reads_the_version_he_opened() {
+fn an_open_file_is_read_in_the_opened_version() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "first").unwrap();
     let reader = bench.open(Op::Open(rel("f")));
@@ -221,7 +221,7 @@ fn a_draft_with_content_keeps_what_is_not_written_and_its_holes() {
 }
 
 #[test]
-fn lengths_and_times_are_those_that_were_asked_for() {
+fn lengths_and_times_are_as_requested() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "0123456789").unwrap();
     let draft = bench.draft("f", Start::Content);
@@ -239,7 +239,7 @@ fn lengths_and_times_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn drafts_that_are_dropped_leave_nothing() {
+fn dropped_drafts_leave_nothing() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "old").unwrap();
     for start in [Start::Empty, Start::Content] {
@@ -259,7 +259,7 @@ fn drafts_that_are_dropped_leave_nothing() {
 }
 
 #[test]
-fn drafts_of_a_lost_session_are_taken_up_by_the_next() {
+fn drafts_of_a_lost_session_are_resumed_by_the_next() {
     let mut bench = Bench::new();
     let (top, left) = (bench.keep.path().to_owned(), Arc::new(AtomicUsize::new(0)));
     let next = |job| local_files(&top, true).leaving(job, left.clone());
@@ -285,7 +285,7 @@ fn drafts_of_a_lost_session_are_taken_up_by_the_next() {
 }
 
 #[test]
-fn who_is_gone_changes_no_name_and_the_next_may_go_on_with_his_draft() {
+fn a_lost_session_changes_no_name_and_the_next_resumes_its_draft() {
     let mut bench = Bench::new();
     let (top, left) = (bench.keep.path().to_owned(), Arc::new(AtomicUsize::new(0)));
     bench.local_files = local_files(&top, true).leaving(7, left.clone());
@@ -307,7 +307,7 @@ fn who_is_gone_changes_no_name_and_the_next_may_go_on_with_his_draft() {
 }
 
 #[test]
-fn a_publication_that_waits_for_the_disk_when_its_session_ends_comes_to_nothing() {
+fn a_publication_waiting_for_the_disk_is_dropped_with_its_session() {
     let keep = tempfile::tempdir().unwrap();
     fs::create_dir(keep.path().join("base")).unwrap();
     let at = keep.path().join("base/f");
@@ -389,7 +389,7 @@ fn names_are_made_linked_renamed_and_removed() {
 }
 
 #[test]
-fn metadata_is_altered_in_part() {
+fn metadata_is_set_in_part() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "f").unwrap();
     let before = bench.item(Op::Look(rel("f")));
@@ -409,7 +409,7 @@ fn metadata_is_altered_in_part() {
 }
 
 #[test]
-fn handles_are_bounded_and_belong_to_their_desk() {
+fn handles_are_bounded_and_belong_to_their_session() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "f").unwrap();
     let file = bench.open(Op::Open(rel("f")));
@@ -437,7 +437,7 @@ fn handles_are_bounded_and_belong_to_their_desk() {
 }
 
 #[test]
-fn a_desk_for_reading_changes_nothing() {
+fn a_read_only_session_changes_nothing() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "f").unwrap();
     let local_files = local_files(bench.keep.path(), false);
@@ -455,7 +455,7 @@ fn a_desk_for_reading_changes_nothing() {
 }
 
 #[test]
-fn what_fails_in_between_leaves_the_old_version_and_no_temporary_file() {
+fn a_failed_publication_leaves_the_old_version_and_no_temporary_file() {
     let keep = tempfile::tempdir().unwrap();
     fs::create_dir(keep.path().join("base")).unwrap();
     let at = keep.path().join("base/f");
@@ -484,7 +484,7 @@ fn what_fails_in_between_leaves_the_old_version_and_no_temporary_file() {
 }
 
 #[test]
-fn what_a_lent_account_may_not_set_changes_nothing() {
+fn attributes_forbidden_to_an_account_change_nothing() {
     let bench = Bench::new();
     fs::write(bench.at("f"), "content").unwrap();
     fs::set_permissions(bench.at("f"), fs::Permissions::from_mode(0o600)).unwrap();

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next_depends_on_the_order_of_reading() {
+    fn the_prediction_depends_on_the_order_of_reading() {
         for (names, expected) in [
             ("50 51 52", "53 54 55"),
             ("50 49 48", "47 46 45"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_is_asked_for_once_and_as_many_as_there_is_room_for() {
+    fn each_file_is_prefetched_once_and_as_many_as_fit() {
         let mut list = list();
         assert_eq!(read(&mut list, "c f"), [Some(Course::Lost), Some(Course::Turned)]);
         assert_eq!(next(&mut list, 250), "a d");
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_files_are_passed_over_and_large_ones_end_it() {
+    fn empty_files_are_skipped_and_large_ones_end_prefetching() {
         let mut list = list();
         list.files[1].bytes = 0;
         list.files[0].bytes = MAX_FILE_BYTES + 1;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_turns_is_followed_and_who_jumps_is_not() {
+    fn a_reversed_order_is_followed_and_jumps_are_not() {
         let mut list = many();
         read(&mut list, "99 98 97");
         assert_eq!(next(&mut list, 2), "96 95");
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_over_is_told_once() {
+    fn skipped_files_are_reported_once() {
         let mut list = many();
         read(&mut list, "00 01");
         let shown = |paths: Vec<RelPath>| paths.iter().map(RelPath::to_string).collect::<Vec<_>>().join(" ");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_several_at_a_time_is_in_order() {
+    fn concurrent_reads_count_as_sequential() {
         let mut list = many();
         read(&mut list, "00 02 01");
         assert_eq!((list.on_read(b"03"), next(&mut list, 2).as_str()), (Some(Course::Straight), "04 05"));

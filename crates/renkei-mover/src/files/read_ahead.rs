@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_kernel_that_come_in_any_order_are_in_order() {
+    fn reordered_requests_of_a_kernel_count_as_sequential() {
         let reading = reading();
         // The kernel's own read-ahead is 4 MiB, or 8: its requests may arrive in any order.
         for mib in [4, 7, 10, 13, 14, 17, 18, 39, 40] {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_requests_may_come_in_any_order() {
+    fn the_first_requests_may_be_reordered() {
         let reading = Reading::default();
         assert!((0..=8).all(|mib| reading.is_in_order(mib * MIB)));
         assert!(!reading.is_in_order(9 * MIB));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_file_was_opened_counts_for_its_version_alone() {
+    fn prefetched_data_counts_for_its_version_only() {
         let item = |size| {
             let kind = EntryKind::File { stamp: Stamp { size, ..Stamp::default() }, sparse: false };
             let entry = Entry { path: RelPath::root(), meta: Meta::default(), kind };

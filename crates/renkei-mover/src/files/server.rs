@@ -423,7 +423,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn what_was_written_on_other_streams_is_waited_for_until_the_session_ends() {
+    fn writes_on_other_streams_are_awaited_until_the_session_ends() {
         let arrivals = Arrivals::default();
         arrivals.wait(7, 0).unwrap();
         thread::scope(|scope| {

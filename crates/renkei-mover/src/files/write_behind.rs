@@ -456,13 +456,13 @@ mod tests {
     }
 
     #[test]
-    fn a_version_of_a_file_that_keeps_its_number_is_another_one() {
+    fn a_new_version_with_the_same_inode_is_detected() {
         assert_eq!(Version::of(&item(1)), Version::of(&item(1)));
         assert_ne!(Version::of(&item(1)), Version::of(&item(2)));
     }
 
     #[test]
-    fn a_draft_of_which_nothing_was_acknowledged_is_begun_anew() {
+    fn a_draft_without_acknowledged_data_is_restarted() {
         let mut draft = Draft::new(Start::Content, 0, Version::of(&item(1)));
         draft.is_dirty = true;
         assert!(matches!(draft.again(&RelPath::root(), 7), Op::Draft { start: Start::Content, .. }));

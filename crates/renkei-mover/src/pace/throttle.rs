@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_notices_the_end_and_a_new_rate() {
+    fn waiters_notice_the_end_and_a_new_rate() {
         let throttle = Throttle::new(1);
         assert!(throttle.take(1000, Duration::ZERO, || false));
         assert!(!throttle.take(1, Duration::ZERO, || false));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_of_one_state_of_a_file() {
+    fn a_digest_belongs_to_one_version_of_a_file() {
         let (digests, path) = (ArrivedDigests::default(), RelPath::parse(b"a/b").unwrap());
         let stamp = Stamp { size: 5, ino: 7, ..Stamp::default() };
         digests.add(path.clone(), stamp, [1; 32]);

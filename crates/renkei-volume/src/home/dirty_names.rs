@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_noted_before_and_after() {
+    fn a_dirty_name_is_recorded_before_and_after() {
         let notes = DirtyNames::default();
         let touch = notes.touch(vec![path("a")]);
         assert!(notes.holds(&path("a")));
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_moves_along() {
+    fn dirty_names_follow_renames() {
         let notes = DirtyNames::default();
         drop(notes.touch(vec![path("a"), path("a/x"), path("ab")]));
         notes.add_move(path("a"), path("b")).unwrap();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_told_that_it_failed_and_it_is_noted_again() {
+    fn waiters_get_the_failure_and_the_name_is_dirty_again() {
         let notes = DirtyNames::default();
         drop(notes.touch(vec![path("a")]));
         std::thread::scope(|scope| {

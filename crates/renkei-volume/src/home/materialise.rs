@@ -717,7 +717,7 @@ mod tests {
     /// A file that is renamed, linked back and loses its new name: the link needs the name that the file had at that
     /// record, also where the tree already contains all records, as after a kill.
     #[test]
-    fn a_link_is_made_from_the_names_that_the_file_had_then() {
+    fn a_link_is_made_from_an_earlier_name_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let tree = Trees::open("", &Home::at(folder.path())).unwrap().tree([7; 16]).unwrap();
         let (origin, time) = (Origin(0), renkei_core::entry::FileTime::default());

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_replaced_is_known_until_the_catalogue_has_it() {
+    fn replaced_files_are_remembered_until_the_catalogue_has_the_change() {
         let (replacing, path) = (Replacing::default(), RelPath::parse(b"a").unwrap());
         replacing.begin(path.clone(), 7);
         // The reconciler compared the name before it was changed.

@@ -176,7 +176,7 @@ fn assert_quiet(place: &Place) {
 }
 
 #[test]
-fn what_others_made_is_shown_before_it_came_and_is_plain_after() {
+fn remote_files_are_shown_before_their_content_arrives_and_plain_after() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.check();
     let dir = TITECH.id(1);
@@ -219,7 +219,7 @@ fn what_others_made_is_shown_before_it_came_and_is_plain_after() {
 }
 
 #[test]
-fn directories_deeper_than_a_path_is_long_stop_nothing() {
+fn directories_deeper_than_path_max_stop_nothing() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.check();
     // More than 32 KiB of names.
@@ -245,7 +245,7 @@ fn directories_deeper_than_a_path_is_long_stop_nothing() {
 }
 
 #[test]
-fn an_older_version_stays_until_the_new_one_came() {
+fn an_older_version_stays_until_the_new_one_arrives() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.put("x", b"old");
     place.root().sync().unwrap();
@@ -274,7 +274,7 @@ fn an_older_version_stays_until_the_new_one_came() {
 }
 
 #[test]
-fn what_somebody_made_in_the_place_of_what_is_away_stays_beside_it() {
+fn a_file_made_in_place_of_remote_content_is_kept_beside_it() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.check();
     let file = writer.file(1, spot(ROOT, "f"), "f", b"theirs");
@@ -307,7 +307,7 @@ fn what_somebody_made_in_the_place_of_what_is_away_stays_beside_it() {
 }
 
 #[test]
-fn what_is_away_is_renamed_changed_and_removed_at_the_home() {
+fn remote_content_is_renamed_changed_and_removed_at_the_home() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.root().mkdir(b"to", 0o755).unwrap();
     place.root().sync().unwrap();
@@ -345,7 +345,7 @@ fn what_is_away_is_renamed_changed_and_removed_at_the_home() {
 }
 
 #[test]
-fn names_that_others_change_are_followed_in_the_plain_tree() {
+fn remote_renames_are_applied_to_the_plain_tree() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.root().mkdir(b"old", 0o755).unwrap();
     for name in ["old/keep", "old/gone", "old/over", "moved"] {
@@ -400,7 +400,7 @@ impl Drop for Frozen {
 }
 
 #[test]
-fn what_others_change_and_cannot_be_done_here_is_undone_and_what_follows_stays_where_it_was() {
+fn remote_changes_that_cannot_be_applied_are_undone_with_their_successors() {
     let (place, mut writer) = (Place::new(), Writer::new());
     for dir in ["mine", "locked"] {
         place.root().mkdir(dir.as_bytes(), 0o755).unwrap();
@@ -440,7 +440,7 @@ fn what_others_change_and_cannot_be_done_here_is_undone_and_what_follows_stays_w
 }
 
 #[test]
-fn what_is_changed_past_renkei_in_directories_that_others_made_and_renamed_is_heard() {
+fn local_changes_in_directories_made_and_renamed_remotely_are_detected() {
     let (place, mut writer) = (Place::new(), Writer::new());
     fs::create_dir_all(place.at("old/below")).unwrap();
     place.check();
@@ -459,7 +459,7 @@ fn what_is_changed_past_renkei_in_directories_that_others_made_and_renamed_is_he
 }
 
 #[test]
-fn what_was_decided_before_a_kill_is_done_after_it() {
+fn changes_decided_before_a_kill_are_applied_after_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.put("gone", b"gone");
     place.put("moved", b"moved");
@@ -513,7 +513,7 @@ fn put_unnoted(place: &Place, writer: &mut Writer) -> (NodeId, u64, u64) {
 }
 
 #[test]
-fn what_was_put_in_its_place_before_a_kill_is_known_after_it() {
+fn content_put_in_place_before_a_kill_is_recorded_after_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     let put = put_unnoted(&place, &mut writer);
     place.volume.tree().set_note("placing", &renkei_core::wire::encode(&vec![put])).unwrap();
@@ -525,7 +525,7 @@ fn what_was_put_in_its_place_before_a_kill_is_known_after_it() {
 }
 
 #[test]
-fn what_replaced_a_file_that_is_away_before_a_kill_is_its_next_version_after_it() {
+fn a_replacement_of_remote_content_before_a_kill_is_the_next_version_after_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     let put = put_unnoted(&place, &mut writer);
     place.volume.tree().set_note("replacing", &renkei_core::wire::encode(&vec![put])).unwrap();
@@ -539,7 +539,7 @@ fn what_replaced_a_file_that_is_away_before_a_kill_is_its_next_version_after_it(
 }
 
 #[test]
-fn who_replaces_a_file_that_is_away_is_noted_before() {
+fn a_replacement_of_remote_content_is_recorded_first() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.check();
     let file = writer.file(1, spot(ROOT, "f"), "f", b"away");
@@ -556,7 +556,7 @@ fn who_replaces_a_file_that_is_away_is_noted_before() {
 }
 
 #[test]
-fn what_has_the_length_and_time_of_what_is_away_is_not_taken_for_it() {
+fn a_file_with_length_and_time_of_remote_content_is_not_mistaken_for_it() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     put_unnoted(&place, &mut writer);
     place.reopen();
@@ -576,7 +576,7 @@ fn judged(place: &Place, name: &str, is_wrong: bool) -> Vec<FileVerdict> {
 }
 
 #[test]
-fn a_plain_file_that_is_wrong_is_read_elsewhere_until_another_comes() {
+fn a_corrupt_plain_file_is_read_elsewhere_until_replaced() {
     let (mut place, mut writer) = (Place::new(), Writer::new());
     place.put("a", b"wrong bytes");
     place.check();
@@ -606,7 +606,7 @@ fn a_plain_file_that_is_wrong_is_read_elsewhere_until_another_comes() {
 }
 
 #[test]
-fn what_is_done_to_a_plain_file_that_is_wrong_is_meant() {
+fn changes_to_a_corrupt_plain_file_are_accepted() {
     let (place, writer) = (Place::new(), Writer::new());
     for name in ["gone", "anew", "moved", "through", "removed"] {
         place.put(name, name.as_bytes());
@@ -633,7 +633,7 @@ fn what_is_done_to_a_plain_file_that_is_wrong_is_meant() {
 }
 
 #[test]
-fn files_that_are_said_to_be_larger_than_anything_are_counted() {
+fn files_of_absurd_size_are_counted() {
     let (place, mut writer) = (Place::new(), Writer::new());
     place.check();
     for id in 1..=3 {

@@ -265,7 +265,7 @@ pub(crate) fn assert_log(volume: &Volume) {
 }
 
 #[test]
-fn what_is_written_is_in_the_catalogue_when_it_is_synced() {
+fn synced_writes_are_in_the_catalogue() {
     let place = Place::new();
     place.check();
     place.root().mkdir(b"run", 0o755).unwrap();
@@ -292,7 +292,7 @@ fn what_is_written_is_in_the_catalogue_when_it_is_synced() {
 }
 
 #[test]
-fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_has_not() {
+fn a_new_file_is_named_before_its_content_is_synced_but_a_replacement_is_not() {
     let place = Place::new();
     place.check();
     let store = Arc::new(FaultStore::new(place.store.clone()));
@@ -331,7 +331,7 @@ fn a_new_file_has_its_name_before_its_content_is_safe_and_what_replaces_another_
 }
 
 #[test]
-fn what_is_renamed_stays_the_same_file() {
+fn renamed_files_keep_their_identity() {
     let place = Place::new();
     place.check();
     place.root().mkdir(b"a", 0o755).unwrap();
@@ -372,7 +372,7 @@ fn links_to_directories_are_followed_to_the_real_names() {
 }
 
 #[test]
-fn what_others_change_is_found() {
+fn outside_changes_are_found() {
     let mut place = Place::new();
     fs::create_dir_all(place.at("a/b")).unwrap();
     fs::write(place.at("a/f"), "f").unwrap();
@@ -410,7 +410,7 @@ fn a_file_with_several_names_changes_once() {
 }
 
 #[test]
-fn the_kernel_tells_what_others_change() {
+fn the_kernel_reports_outside_changes() {
     let place = Place::new();
     fs::create_dir_all(place.at("a/b")).unwrap();
     place.check();
@@ -422,7 +422,7 @@ fn the_kernel_tells_what_others_change() {
 }
 
 #[test]
-fn who_holds_a_lease_hears_of_what_others_do_right_after_him_and_not_of_what_he_does() {
+fn lease_holders_get_callbacks_for_later_changes_of_others_only() {
     let place = Place::new();
     let holder = place.store.leases().unwrap().join().unwrap();
     let store = place.store.held_by(holder.id()).unwrap();
@@ -464,7 +464,7 @@ fn who_holds_a_lease_hears_of_what_others_do_right_after_him_and_not_of_what_he_
 }
 
 #[test]
-fn another_directory_in_its_place_is_not_taken_for_it() {
+fn another_directory_in_its_place_is_detected() {
     let mut place = Place::new();
     fs::write(place.at("f"), "f").unwrap();
     place.check();
@@ -603,7 +603,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_through_the_volume_alone_needs_no_scan(steps in proptest::collection::vec(step(), 1..60)) {
+    fn changes_through_the_volume_need_no_scan(steps in proptest::collection::vec(step(), 1..60)) {
         let place = Place::new();
         place.check();
         for step in &steps {
@@ -616,7 +616,7 @@ proptest! {
 }
 
 #[test]
-fn a_name_replaced_is_no_link_any_more() {
+fn a_replaced_name_is_no_longer_a_hard_link() {
     for round in 0..3 {
         let place = Place::new();
         place.check();
@@ -636,7 +636,7 @@ fn a_name_replaced_is_no_link_any_more() {
 }
 
 #[test]
-fn many_who_write_at_once_share_the_room() {
+fn concurrent_writers_share_the_quota() {
     let place = Place::new();
     let limit = Limit { files: Some(20), bytes: Some(1000) };
     place.volume.shared.quotas.set(vec![Quota { owner: None, limit }], place.volume.tree()).unwrap();
