@@ -1,4 +1,4 @@
-//! The pages of docs/ that describe the program: equal to what it says of itself, and to what it does.
+//! The pages of docs/ that describe the program agree with its help and its behaviour.
 
 use crate::federation::{Federation, Site, account};
 use serde_json::Value;
@@ -112,7 +112,7 @@ fn fields(value: &Value, at: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What the page says of verbs, against what they print.
+/// The verbs on the page against their output.
 struct Pages {
     documented: BTreeMap<String, BTreeSet<String>>,
     seen: BTreeMap<String, BTreeSet<String>>,
@@ -130,7 +130,7 @@ impl Pages {
         let opaque = |path: &str| path.starts_with("why") || path.starts_with("refusal") || inside(path);
         let failure = |path: &str| path.starts_with("failures[].");
         for path in found.iter().filter(|path| !opaque(path) && !failure(path)) {
-            // A list or an object is on the page itself, or by what is in it.
+            // A list or an object is on the page itself, or by its fields.
             let holder = path.trim_end_matches("[]");
             let on_page = |field: &String| {
                 field == path
@@ -205,7 +205,7 @@ fn json_output_is_as_documented() {
     pages.check_all_seen();
 }
 
-/// A site that gets another name, apart from those whose names the other verbs are given.
+/// A site that is renamed, apart from the sites of the other verbs.
 fn see_a_renamed_site(pages: &mut Pages) {
     let dir = tempfile::tempdir().unwrap();
     let kek = Site::start(dir.path(), "kek");
@@ -248,7 +248,7 @@ fn see_volumes(federation: &Federation, pages: &mut Pages) {
     pages.see("volume unsubscribe", &titech.json(&["volume", "unsubscribe", "held"]).1);
 }
 
-/// What a site that follows a volume tells after its home was put back from a backup.
+/// The status of a follower after its home was restored from a backup.
 fn see_a_restored_home(federation: &mut Federation, pages: &mut Pages) {
     let folder = federation.scratch().join("saved");
     let folder = folder.to_str().unwrap();

@@ -38,9 +38,9 @@ pub struct Site {
     dir: PathBuf,
     root: PathBuf,
     process: Option<Child>,
-    /// Whether its commands are told where to listen.
+    /// Whether its commands have a listening address.
     listens: bool,
-    /// What its commands are told beside that; empty is not told.
+    /// Further options of its commands; empty means none.
     pub environment: Vec<(&'static str, &'static str)>,
     /// Its program, if it is another one than that under test.
     pub program: Option<PathBuf>,
@@ -90,7 +90,7 @@ impl Site {
         site
     }
 
-    /// A directory in which nobody has made a site yet; what is made there listens on an address of its own.
+    /// A directory without a site; a site made there listens on an address of its own.
     pub fn empty(parent: &Path, name: &str) -> Site {
         let root = parent.join(format!("{name}-data"));
         std::fs::create_dir_all(&root).unwrap();
@@ -164,7 +164,7 @@ impl Site {
         command
     }
 
-    /// The command `renkei --dir DIR` of somebody else on the same machine.
+    /// The command `renkei --dir DIR` of another user on the same machine.
     pub fn command_in(&self, dir: &Path) -> Command {
         let mut command = Command::new(self.program.clone().unwrap_or_else(binary));
         let foreign = std::env::vars_os().map(|(name, _)| name);
@@ -173,7 +173,7 @@ impl Site {
         }
         // All sites of tests are on this machine.
         command.env("RENKEI_RELAY_PRIVATE", "*");
-        // What tests make as root may be root's.
+        // Files that tests make as root may be root's.
         command.env("RENKEI_VOLUMES_ACCOUNT", account());
         command.arg("--dir").arg(dir).stdin(Stdio::null());
         command
@@ -184,7 +184,7 @@ impl Site {
         self.command().args(arguments).output().unwrap()
     }
 
-    /// Runs a command that must succeed and gives what it printed.
+    /// Runs a command that must succeed and returns its output.
     pub fn ok<A: AsRef<OsStr> + std::fmt::Debug>(&self, arguments: &[A]) -> String {
         let output = self.renkei(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -192,10 +192,10 @@ impl Site {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a command with `--json`; gives its exit status and what it printed.
+    /// Runs a command with `--json`; returns its exit status and its output.
     pub fn json<A: AsRef<OsStr>>(&self, arguments: &[A]) -> (i32, serde_json::Value) {
         let output = self.command().arg("--json").args(arguments).output().unwrap();
-        // What prints content tells of its failure beside that.
+        // Verbs that print content report their failure on stderr.
         let told = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
         let value = serde_json::from_slice(told);
         let value = value.unwrap_or_else(|error| panic!("{error}: {output:?}"));
@@ -257,7 +257,7 @@ impl Site {
         self.wait_until_listening();
     }
 
-    /// What its PoP logged so far.
+    /// The log of its PoP so far.
     pub fn logged(&self) -> String {
         // A test may have made it a device, which has no end.
         let is_file = std::fs::metadata(self.log()).is_ok_and(|log| log.is_file());
@@ -290,7 +290,7 @@ impl Drop for Site {
     }
 }
 
-/// What the threads of a process wait for.
+/// The wait channels of the threads of a process.
 fn threads(process: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return "gone".into() };
     let told = tasks.flatten().map(|task| {
@@ -302,7 +302,7 @@ fn threads(process: u32) -> String {
     told.collect()
 }
 
-/// The program under test: what cargo names when it runs the tests, else what it named when it built them.
+/// The program under test: named by cargo at run time, else at build time.
 pub fn binary() -> PathBuf {
     let named = std::env::var_os("CARGO_BIN_EXE_renkei");
     named.map_or_else(|| env!("CARGO_BIN_EXE_renkei").into(), PathBuf::from)
@@ -313,7 +313,7 @@ pub fn account() -> String {
     Account::own().unwrap().name
 }
 
-/// A port on loopback that nobody listens on, another one at each call.
+/// A free port on loopback, another one at each call.
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = PORTS.end - PORTS.start;

@@ -87,7 +87,7 @@ impl Labs {
         self.at(name, site, program).output().unwrap()
     }
 
-    /// Runs a program that must succeed and gives what it printed.
+    /// Runs a program that must succeed and returns its output.
     fn ok(&self, name: &str, site: &str, program: &[&str]) -> String {
         let output = self.run(name, site, program);
         assert!(output.status.success(), "{program:?}: {output:?}");
@@ -154,7 +154,7 @@ fn mean_ms(ping: &str) -> f64 {
     line.split_once(" = ").unwrap().1.split('/').nth(1).unwrap().parse().unwrap()
 }
 
-/// What a program says first; its output stays open.
+/// The first line of a program; its output stays open.
 fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -263,7 +263,7 @@ fn exit_statuses_of_programs_are_passed_on() {
     assert_eq!(labs.ok(&name, "kek", &["ls", "/sys/class/net"]).split_whitespace().last(), Some("lo"));
     assert_eq!(labs.run(&name, "kek", &["/no/such/program"]).status.code(), Some(3));
     assert_eq!(labs.code(&["run", "--lab", &name, "kekk", "--", "true"]), "RK-LAB-8");
-    // The machine's own name is as it was.
+    // The machine's own name is unchanged.
     assert_ne!(rustix::system::uname().nodename().to_bytes(), b"kek");
 }
 
@@ -328,7 +328,7 @@ fn the_same_seed_loses_the_same_packets() {
     assert!(drawn[0].is_some() && drawn[0] != drawn[1], "{drawn:?}");
 }
 
-/// Where the kernel has netem, it does what the topology says; elsewhere it is refused, and the wire is the default.
+/// Where the kernel has netem, it does as the topology says; elsewhere it is refused, and the wire is the default.
 #[test]
 fn a_lab_says_which_engine_it_has_and_why() {
     if !can_run() {
@@ -433,7 +433,7 @@ fn private_sites_can_dial_and_not_be_dialled() {
 
 // ---- beginning and end -----------------------------------------------------------------------------------------------
 
-/// What could be left behind: namespaces, their files, devices, processes.
+/// Possible leftovers: namespaces, their files, devices, processes.
 fn traces(labs: &Labs, name: &str) -> BTreeSet<String> {
     let folder = |path: &str| {
         let entries = std::fs::read_dir(path).into_iter().flatten();
@@ -506,7 +506,8 @@ fn a_starting_lab_can_be_stopped() {
     assert_eq!(traces(&labs, &name), before);
 }
 
-/// Programs that are started while the lab goes: each runs and is ended, or is told that the lab is gone.
+/// Programs that are started while the lab ends: each runs and is ended, or fails because the lab is
+/// gone.
 #[test]
 fn programs_started_while_a_lab_ends_end_too() {
     if !can_run() {
@@ -668,7 +669,7 @@ fn pops_trust_each_other_and_copy_by_name() {
     for link in shown["links"].as_array().unwrap() {
         assert!(link["bytes"].as_u64() > Some(3 << 20), "{link}");
     }
-    // What is in a folder of the user's own stays there.
+    // Other files in a folder of the user's own stay there.
     let down = labs.lab(&["down", "--lab", &name]);
     assert!(down.status.success(), "{down:?}");
     assert!(elsewhere.join("run7.dat").exists() && !storage.exists());
@@ -723,7 +724,7 @@ fn sites_behind_firewalls_exchange_data_through_an_open_site() {
     }
 }
 
-/// Streams dialled ahead, padding before the ticket, many streams: what only a long path sees.
+/// Streams dialled ahead, padding before the ticket, many streams: features that only a long path uses.
 #[test]
 fn copies_work_over_a_long_and_lossy_path() {
     if !can_run() {

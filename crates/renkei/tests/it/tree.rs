@@ -1,4 +1,4 @@
-//! Trees with everything a file system can hold, and what is in a tree, for comparison.
+//! Trees with everything a file system can hold, and their contents for comparison.
 //!
 //! All access is by directory handle, one name at a time, so paths may be longer than the system's limit.
 
@@ -19,7 +19,7 @@ use std::path::Path;
 /// One mebibyte.
 pub const MIB: usize = 1 << 20;
 
-/// What is under one name.
+/// The object of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     kind: FileType,
@@ -214,7 +214,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Changes a byte of a file so that nobody sees it by looking at the file.
+/// Changes a byte of a file without changing its attributes.
 pub fn rot(path: &Path) {
     let before = std::fs::metadata(path).unwrap();
     let mut bytes = std::fs::read(path).unwrap();

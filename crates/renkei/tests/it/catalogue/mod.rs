@@ -325,8 +325,8 @@ fn lists_are_paged_and_old_transfers_are_removed() {
     });
 }
 
-/// What each lane begins with is found whatever is queued. Prints how long that takes, and how fast transfers are put
-/// in; `RENKEI_QUEUED=100000` measures with as many.
+/// The first transfers of each lane are found whatever the length of the queue. Prints the times of scheduling and
+/// submitting; `RENKEI_QUEUED=100000` measures with as many.
 #[test]
 fn a_long_queue_is_scheduled_quickly() {
     let queued: u32 = std::env::var("RENKEI_QUEUED").map_or(1000, |number| number.parse().expect("a number"));

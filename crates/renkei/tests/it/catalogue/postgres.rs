@@ -53,12 +53,12 @@ impl Postgres {
         Some(server)
     }
 
-    /// What `catalogue` in the configuration names it by.
+    /// The value of `catalogue` in the configuration.
     pub fn url(&self) -> String {
         format!("postgres:///postgres?host={}&user=renkei", self.data().display())
     }
 
-    /// What `pg_dump` saves of it.
+    /// The dump by `pg_dump`.
     pub fn dump(&self) -> Vec<u8> {
         let dump = Command::new(self.program("pg_dump"))
             .args(["--clean", "--if-exists", &self.url()])
@@ -68,7 +68,7 @@ impl Postgres {
         dump.stdout
     }
 
-    /// Puts back what was saved.
+    /// Restores a dump.
     pub fn restore(&self, dump: &[u8]) {
         let file = self.folder.path().join("dump.sql");
         fs::write(&file, dump).unwrap();

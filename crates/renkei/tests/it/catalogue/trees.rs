@@ -1,5 +1,4 @@
-//! The trees of volumes on both of their databases: against the rules in memory, and what becomes of them when something
-//! fails.
+//! The trees of volumes on both of their databases: against the rules in memory, and after failures.
 
 use crate::catalogue::postgres::Postgres;
 use renkei_catalogue::{HeldReplica, Trees, VolumeId, VolumeTree};
@@ -46,7 +45,7 @@ impl Place {
         self.folder.path().join(format!("state/volumes/{name}.sqlite"))
     }
 
-    /// Executes statements behind the back of whoever has the tree open.
+    /// Executes statements past the tree that is open.
     fn meddle(&self, statements: &[&'static str]) {
         if self.named.is_empty() {
             let connection = rusqlite::Connection::open(self.file(VOLUME)).unwrap();
@@ -65,7 +64,7 @@ impl Place {
 
 type Check = fn(&Place);
 
-/// What holds on both databases. Each gets a place of its own, or a server without volumes.
+/// Properties of both databases. Each gets a directory of its own, or a server without volumes.
 const CHECKS: &[(&str, Check)] = &[
     ("a tree does what the rules say", a_tree_follows_the_rules_in_memory),
     ("a copy that follows is equal", a_copy_that_follows_is_equal),
@@ -253,7 +252,7 @@ fn check_equal(tree: &VolumeTree, model: &MemoryTree) {
     assert_eq!(names, model.names().map(|(at, id)| (at.clone(), id)).collect());
 }
 
-// ---- what holds on both ----------------------------------------------------------------------------------------------
+// ---- properties of both databases --------------------------------------------------------------------------------------
 
 fn a_tree_follows_the_rules_in_memory(place: &Place) {
     let mut model = Model::default();
@@ -282,7 +281,7 @@ fn a_tree_follows_the_rules_in_memory(place: &Place) {
     assert!(model.tree.nodes().count() > 20, "the script made little");
 }
 
-/// What is counted with the changes is what there is.
+/// The counts that change with each change equal the counts of the tree.
 fn check_use(tree: &VolumeTree, model: &MemoryTree) {
     let mut all = ByOwner::new();
     for (owner, one) in model.nodes().filter_map(|(id, node)| weight(id, node)) {
@@ -322,7 +321,7 @@ fn a_copy_that_follows_is_equal(place: &Place) {
         let trees = place.open();
         let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
         let seq = copy.position().unwrap().seq;
-        // Some are told twice.
+        // Some records are delivered twice.
         let records = home.log(seq.saturating_sub(5), 6 + dice.roll(60)).unwrap();
         copy.follow(THERE, &records).unwrap();
         copy.follow(THERE, &records).unwrap();
@@ -468,7 +467,7 @@ fn local_changes_are_stored(place: &Place) {
     copy.follow(THERE, &records).unwrap();
     assert_eq!(copy.pending(0, 100).unwrap(), made[20..]);
     assert_eq!(copy.position().unwrap().number, 30);
-    // A site whose database was lost numbers on after what the log has of it.
+    // A site whose database was lost continues its numbers after the last one in the log.
     trees.remove(OTHER).unwrap();
     let copy = trees.tree(OTHER).unwrap();
     copy.follow(THERE, &records).unwrap();
@@ -515,7 +514,7 @@ fn listings_are_sorted_by_bytes(place: &Place) {
     assert_eq!(too_long.unwrap_err().code, Code::ProtocolViolation, "999 changes are missing");
 }
 
-/// SQLite gives what a statement returns before it commits, which may fail.
+/// SQLite returns rows before the statement commits, which may fail.
 #[test]
 fn allocating_a_number_fails_if_it_is_not_stored() {
     let place = Place { folder: tempfile::tempdir().unwrap(), named: String::new() };
@@ -591,7 +590,7 @@ fn volumes_are_separate(place: &Place) {
     assert_eq!((other.note("key").unwrap(), other.held(HERE.id(1)).unwrap()), (None, None));
     assert_eq!((one.log(0, 9).unwrap().len(), other.log(0, 9).unwrap().len()), (2, 1));
     std::thread::scope(|scope| {
-        // Whoever reads meanwhile neither keeps it nor is kept.
+        // A concurrent reader neither blocks nor is blocked.
         for _ in 0..6 {
             scope.spawn(|| while one.list(ROOT, None, 9).is_ok_and(|list| !list.is_empty()) {});
         }

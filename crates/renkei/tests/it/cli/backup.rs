@@ -1,4 +1,4 @@
-//! `renkei backup` and `renkei restore`: what a PoP knows is there again after its machine was lost.
+//! `renkei backup` and `renkei restore`: the state of a PoP is back after the loss of its machine.
 
 use crate::catalogue::postgres::Postgres;
 use crate::federation::{Federation, Site, account};
@@ -192,14 +192,14 @@ fn files_on_the_new_disk_of_a_restored_follower_are_compared_when_accepted() {
     let titech = &federation.titech;
     let is_read = |path: &str, text: &str| titech.renkei(&["cat", path]).stdout == text.as_bytes();
     await_that("it is read", || is_read("/genome/dir/held", "written before the backup"));
-    // What is there is held, what is not is not.
+    // Existing files are held, missing ones are not.
     let held = |path: &str| {
         let told = titech.json(&["where", path]).1;
         let rows = told["replicas"].as_array().cloned().unwrap_or_default();
         rows.iter().find(|row| row["site"] == "titech").map(|row| row["files"].clone())
     };
     assert_eq!((held("/genome/dir/held"), held("/genome/both")), (Some(1.into()), Some(0.into())));
-    // What only this site has stays.
+    // Files that only this site has stay.
     let names = fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let kept: Vec<String> = names.filter(|name| name.starts_with("renkei-kept-")).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
@@ -412,7 +412,7 @@ fn a_backup_is_complete_private_and_never_overwrites() {
     fs::write(&map, [&before[..], b"# changed since\n"].concat()).unwrap();
     assert_eq!(code(&federation.kek.json(&["restore", path])), Code::AlreadyInitialised.to_string());
     assert!(fs::read_to_string(&map).unwrap().contains("changed since"));
-    // A file that is not what was saved, or is missing.
+    // A file that differs from the backup, or is missing.
     let saved = folder.join("config/map");
     fs::write(&saved, "* root\n").unwrap();
     assert_eq!(code(&federation.kek.json(&["restore", path])), Code::BackupInvalid.to_string());

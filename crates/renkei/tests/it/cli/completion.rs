@@ -1,9 +1,9 @@
-//! What a shell completes, asked by a real bash.
+//! Completions of a shell, requested by a real bash.
 
 use crate::federation::{Federation, Site};
 use std::process::Command;
 
-/// What bash offers for the last of `words`, as it would in a terminal.
+/// The completions of bash for the last of `words`, as in a terminal.
 fn offered(site: &Site, words: &[&str]) -> Vec<String> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_renkei"));
     let script = "source <(renkei completion bash); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9; \
@@ -45,6 +45,6 @@ fn bash_completes_verbs_sites_places_and_transfers() {
     let id = titech.ok(&["cp", "--detach", &titech.place("none"), &kek.place("x")]);
     let id = id.split_whitespace().next().unwrap();
     assert!(offered(titech, &["renkei", "why", ""]).iter().any(|offer| id.starts_with(offer)), "{id}");
-    // Nothing is offered of a site that is away, and nobody waits long for it.
+    // A site that is unreachable has no completions and does not delay the shell.
     assert!(offered(titech, &["renkei", "ls", "nowhere:/"]).is_empty());
 }

@@ -16,7 +16,7 @@ fn a_fresh_machine_that_is_fine_has_no_warning() {
     let listen = site.address.to_string();
     site.ok(&["init", "--site", "kek", "--listen", &listen]);
     site.restart();
-    // What the machine that tests run on is like is not the PoP's.
+    // Checks of the machine that runs the tests are not about the PoP.
     let of_machine = ["clock", "open files", "TCP buffers", "connection backlog", "room"];
     let bad = |check: &Value| {
         let what = check["what"].as_str().unwrap();

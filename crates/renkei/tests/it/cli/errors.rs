@@ -20,7 +20,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs a command twice, as text and as JSON, and checks that both tell the same failure.
+/// Runs a command twice, as text and as JSON, and checks that both report the same failure.
 fn assert_fails(site: &Site, arguments: &[&str], status: i32, code: &str, side: &str) -> Value {
     let (found, report) = site.json(arguments);
     let error = if report["error"].is_null() { &report["failures"][0] } else { &report["error"] };
@@ -241,7 +241,7 @@ fn a_file_system_that_is_read_only() {
     assert_fails(titech, &["cp", text(&file(&federation)), &kek.place("ro/x")], 5, "RK-STORE-8", "kek");
 }
 
-/// ext4 with room for 4 MiB of nobody's files.
+/// ext4 with 4 MiB of free space, owned by `nobody`.
 fn user_quota(at: &Path) -> Option<Mounted> {
     let make = ["mkfs.ext4", "-q", "-O", "quota", "-E", "quotatype=usrquota"];
     let mounted = Mounted::image(at, &make, "usrquota")?;
@@ -322,13 +322,13 @@ fn serve(mut answer: impl FnMut(TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-/// What the services of other kinds say when they are spoken to.
+/// Greetings of other services.
 fn serve_nonsense(answer: &'static [u8]) -> SocketAddr {
     serve(|mut sock| {
         let mut bytes = [0; 64];
         let _ = sock.read(&mut bytes);
         let _ = sock.write_all(answer);
-        // What is not read when it closes would have the answer thrown away.
+        // Bytes that are unread at the close would discard the answer.
         let _ = sock.shutdown(std::net::Shutdown::Write);
         let _ = sock.set_read_timeout(Some(Duration::from_secs(5)));
         let _ = std::io::copy(&mut sock, &mut std::io::sink());
@@ -371,7 +371,7 @@ fn another_tls_service_on_the_port() {
     assert_fails(titech, &["ls", &kek.place("")], 6, "RK-AUTH-10", "client");
 }
 
-/// A host that does not answer at all: a socket whose queue of connections is full drops what else comes.
+/// A host that does not answer at all: a socket whose backlog is full drops further connections.
 #[test]
 fn a_host_that_does_not_answer() {
     let federation = Federation::two();

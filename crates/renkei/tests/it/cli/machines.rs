@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long one typed line may take.
 const LINE_WITHIN: Duration = Duration::from_secs(120);
 
-/// What a machine does before anybody types: its own file system, network and accounts.
+/// The setup of a machine before the first command: its own file system, network and accounts.
 const BOOT: &str = r#"
 set -e
 mount --make-rprivate /
@@ -142,7 +142,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A terminal at which somebody else is logged in.
+    /// A terminal at which another account is logged in.
     pub fn login(&self, account: &str) -> Terminal {
         let mut command = Command::new("nsenter");
         let user = ["--init-groups", "--reuid", account, "--regid", account];
@@ -163,7 +163,7 @@ pub struct Terminal {
     typed: u32,
 }
 
-/// What a typed line printed, and its exit status.
+/// The output of a typed line, and its exit status.
 #[derive(Debug)]
 pub struct Typed {
     /// Standard output and error, as on a screen.
@@ -188,7 +188,7 @@ impl Terminal {
         terminal
     }
 
-    /// The process of the shell; the first child of what made its namespaces.
+    /// The process of the shell: the first child of the process that made its namespaces.
     fn shell(&self) -> u32 {
         let pid = self.shell.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -214,7 +214,7 @@ impl Terminal {
         }
     }
 
-    /// Types what must succeed; gives what it printed.
+    /// Types a line that must succeed; returns its output.
     pub fn ok(&mut self, line: &str) -> String {
         let typed = self.enter(line);
         assert_eq!(typed.status, 0, "`{line}`:\n{}", typed.printed);

@@ -1,7 +1,7 @@
 //! The commands of README.md and docs/, typed as they stand there, in a shell, by root and by users of several machines.
 //!
-//! Each fenced block is typed by a test of this file or named with the reason why not. What a page cannot know, as the line
-//! that `invite` prints, comes from what was printed before; what a page supposes to be there, a test makes first.
+//! Each fenced block is typed by a test of this file or listed with the reason why not. Values that a page cannot contain,
+//! as the line that `invite` prints, come from earlier output; the prerequisites of a page are made first.
 
 use crate::cli::machines::{Machine, Machines, Terminal, missing};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ const NOT_TYPED: &[(&str, &str, &str)] = &[
     ("docs/architecture.md", "store, config", "a table"),
 ];
 
-/// Which command prints what another one needs: its beginning, the placeholder on the page, the beginning of what is meant.
+/// A command whose output another one needs: its beginning, the placeholder on the page, the beginning of the value.
 const PRINTED: &[(&str, &str, &str)] = &[
     ("renkei invite   # prints LINE1", "LINE1", "hub@"),
     ("renkei invite   # prints LINE2", "LINE2", "hub@"),
@@ -152,7 +152,7 @@ fn every_block_of_commands_is_run_or_exempted_with_a_reason() {
     assert!(gone.is_empty(), "no such block any more: {gone:#?}");
 }
 
-/// What was printed so far that later lines need.
+/// Earlier output that later lines need.
 #[derive(Default)]
 struct Filled(BTreeMap<&'static str, String>);
 
@@ -443,7 +443,7 @@ fn a_mount_has_a_credential_of_its_own() {
     node.root.ok("renkei umount /mnt/kek");
 }
 
-/// The commands that a printed text names on lines of their own, without what is said of them.
+/// The commands that a text prints on lines of their own, without their explanations.
 fn commands(printed: &str) -> Vec<String> {
     let lines = printed.lines().map(str::trim).filter(|line| line.starts_with("renkei "));
     lines.map(|line| line.split("  ").next().unwrap_or(line).to_owned()).collect()
@@ -467,7 +467,7 @@ fn commands_that_init_and_remedies_suggest_work() {
             false => titech.root.ok(&typed),
         };
     }
-    // A place that nobody may write to: what the remedy names can be typed.
+    // A read-only place: the command of the remedy can be typed.
     let refused = titech.login("alice").enter("renkei login && renkei mkdir titech:/data/x");
     assert_eq!(refused.status, 5, "{}", refused.printed);
     let named: Vec<&str> = refused.printed.split('`').skip(1).step_by(2).collect();

@@ -1,4 +1,4 @@
-//! What to do is told by the case: who reads it, as which account it was tried, and exactly what to type.
+//! Remedies depend on the case: the reader, the account of the attempt, and the exact command.
 
 use crate::federation::{Federation, Site, account};
 use crate::transfer::fail_fast::with_daemon;
@@ -6,11 +6,11 @@ use renkei_net::identity::credential::KeyRequest;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 
-/// What a command that fails says is to be done.
+/// The remedy of a command that fails.
 fn remedy(site: &Site, arguments: &[&str]) -> (Value, String) {
     let (status, told) = site.json(arguments);
     assert_ne!(status, 0, "{told}");
-    // One that moved nothing reports what failed.
+    // A command that moved nothing reports the failure.
     let error = if told["error"].is_object() { &told["error"] } else { &told["failures"][0] };
     (error.clone(), error["remedy"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned())
 }
@@ -218,7 +218,7 @@ fn a_read_only_grant_names_the_volume_and_the_grant_and_no_temporary_name() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let user = format!("{}@titech", account());
-    // A guest: nobody maps the user, and a grant lets the user read.
+    // A guest: no rule maps the user, and a grant lets the user read.
     kek.ok(&["map", "remove", &user]);
     kek.ok(&["volume", "create", "genome", "--storage", "data"]);
     kek.ok(&["volume", "grant", "genome", &user, "read"]);

@@ -167,7 +167,7 @@ fn a_pattern_without_a_match_is_a_name_that_does_not_exist() {
         assert_eq!(output.status.code(), Some(3));
         assert!(errors(&output).contains("no name matches the pattern"), "{output:?}");
     }
-    // What is there by that name is that name.
+    // An existing name is taken literally.
     std::fs::write(federation.kek.root().join("run/x*"), "star").unwrap();
     federation.titech.ok(&["cp", &place, here.to_str().unwrap()]);
     assert_eq!(std::fs::read_to_string(here.join("x*")).unwrap(), "star");
@@ -373,7 +373,7 @@ fn whoami_and_status_show_principal_and_state() {
     assert_eq!((there["site"].as_str(), there["sessions"].as_u64()), (Some("kek"), Some(1)));
 }
 
-/// A user who has a directory of their own, and logged in before the sites came to trust each other.
+/// A user who has a directory of their own, and logged in before the site trusted the others.
 #[test]
 fn a_site_added_after_the_login_is_found() {
     let keep = tempfile::tempdir().unwrap();
@@ -396,7 +396,7 @@ fn a_site_added_after_the_login_is_found() {
     let copied = run(&["cp", &titech.place("file"), &cern.place("")]);
     assert!(copied.status.success(), "{}", text(&copied));
     assert_eq!(std::fs::read(cern.root().join("file")).unwrap(), b"hello");
-    // Only its own users does a site tell whom it trusts.
+    // A site shows its trusted partners to its own users only.
     let mut session = crate::wire::raw::connect(kek, &crate::wire::raw::user(kek), titech).unwrap();
     let refused =
         session.ask(renkei_core::wire::message::Request::Card(crate::wire::raw::name(cern))).unwrap_err();
@@ -644,7 +644,7 @@ fn a_dry_run_into_a_missing_destination_removes_nothing() {
         assert!(report["would_send"].as_array().is_some_and(|paths| !paths.is_empty()), "{report}");
     }
     assert!(!here.exists() && !federation.kek.root().join("missing").exists());
-    // Into a destination that is there, what is not in the source is named.
+    // Into an existing destination, entries that the source lacks are named.
     let (_, report) = titech.json(&["sync", "--delete", "--dry-run", up, &run]);
     assert!(report["deleted"].as_u64().unwrap() > 3, "{report}");
 }
@@ -713,7 +713,7 @@ fn a_move_between_sites_copies_compares_and_removes() {
     titech.ok(&["mv", &kek.place("renamed/a.dat"), &kek.place("renamed/b.dat"), &titech.place("")]);
     assert!(titech.root().join("a.dat").exists() && titech.root().join("b.dat").exists());
     assert!(!kek.root().join("renamed/a.dat").exists());
-    // What cannot be copied stays, with all beside it.
+    // Entries that cannot be copied stay, with their siblings.
     let fifo = kek.root().join("renamed/fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let refused = titech.renkei(&["mv", &kek.place("renamed"), &titech.place("")]);
@@ -736,7 +736,7 @@ fn a_move_from_and_to_this_machine_copies_compares_and_removes() {
     assert!(kek.root().join("a.dat").exists() && kek.root().join("sub/c").exists());
     let listed = std::fs::read_dir(&here).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(listed.collect::<BTreeSet<_>>(), [".hidden", "b.dat"].map(OsString::from).into());
-    // What cannot be copied stays, with all beside it; and so does what is here.
+    // Entries that cannot be copied stay, with their siblings; and so do local entries.
     assert!(Command::new("mkfifo").arg(here.join("fifo")).status().unwrap().success());
     let refused = titech.renkei(&["mv", here.to_str().unwrap(), &kek.place("there")]);
     assert!(!refused.status.success() && errors(&refused).contains("FIFOs"), "{}", errors(&refused));

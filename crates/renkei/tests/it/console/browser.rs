@@ -1,6 +1,6 @@
-//! A real browser without a screen, told what to do over a pipe (the DevTools protocol: JSON texts that end with NUL).
+//! A headless browser, controlled over a pipe (the DevTools protocol: JSON texts that end with NUL).
 //!
-//! `scripts/setup test` installs it. Where it is missing the tests that need it fail: what people see must be looked at.
+//! `scripts/setup test` installs it. Where it is missing the tests that need it fail: the pages must be rendered.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// How long an answer may take; generous, because machines that run tests are busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// What it is called, the smallest first.
+/// Names of its program, the smallest first.
 const NAMES: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
 
 /// A browser with one page open.
@@ -21,13 +21,13 @@ pub struct Browser {
     messages: Receiver<Value>,
     next: u64,
     session: Option<String>,
-    /// What it complained about: scripts that failed, what the page's policy forbade.
+    /// Errors that it reported: failed scripts, violations of the page's policy.
     pub complaints: Vec<String>,
     _profile: TempDir,
 }
 
 impl Browser {
-    /// Starts one that believes every certificate.
+    /// Starts one that accepts every certificate.
     pub fn start() -> Browser {
         let profile = tempfile::tempdir().unwrap();
         // It reads from descriptor 3 and writes to 4. Its sandbox needs more than a container gives, and all it shows
@@ -91,7 +91,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of the page's language; null if the page was left meanwhile.
+    /// The value of an expression of the page's language; null if the page was left in between.
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let result = &self.ask("Runtime.evaluate", parameters)["result"];
@@ -124,7 +124,7 @@ impl Browser {
         self.tell("Emulation.setDeviceMetricsOverride", screen);
     }
 
-    /// Shows pages as somebody likes them: `light` or `dark`.
+    /// Sets the preferred colour scheme: `light` or `dark`.
     pub fn set_scheme(&mut self, scheme: &str) {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
         self.tell("Emulation.setEmulatedMedia", json!({"features": [feature]}));

@@ -1,5 +1,5 @@
-//! The administrator is told: `/healthz`, `/metrics`, `status`, `doctor` and the console have one list of what is not as it
-//! should be, each with its code, since when, and what to do.
+//! Conditions for the administrator: `/healthz`, `/metrics`, `status`, `doctor` and the console have one list of problems,
+//! each with its code, its begin and its remedy.
 
 use crate::cli::errors::Mounted;
 use crate::console::{get, log_in};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take; generous, because machines that run tests are busy.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// What `status` tells of a thing.
+/// The condition of a thing in `status`.
 fn condition(site: &Site, what: &str, name: &str) -> Option<Value> {
     let (_, status) = site.json(&["status"]);
     let all = status["conditions"].as_array().expect("the administrator sees conditions").clone();
@@ -38,7 +38,7 @@ pub fn goes(site: &Site, what: &str, name: &str) {
     }
 }
 
-/// The same thing is told everywhere: `found` is what `status` tells.
+/// All reports agree: `found` is the condition in `status`.
 fn is_told_everywhere(site: &Site, found: &Value) {
     is_told_to(site, &log_in(site, &site.ok(&["console"])), found);
 }

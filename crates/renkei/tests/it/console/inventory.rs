@@ -1,4 +1,4 @@
-//! The console's pages about what a PoP has and knows: what they show, to whom, and what they change.
+//! The console's pages about the state of a PoP: their contents, their readers, and their changes.
 
 use crate::console::{Answer, Running, ask, get, hand_in, log_in, user, wait_for};
 use crate::federation::{Federation, Site, account};
@@ -38,7 +38,7 @@ fn volumes_show_their_replicas_followers_and_trouble() {
         page.body.contains("none pending")
     });
     assert!(there.body.contains("Home heard"), "{}", there.body);
-    // Who may not see a volume is told no more than of one that is not there.
+    // A volume without permission looks like a volume that does not exist.
     kek.ok(&["map", "remove", &format!("{}@titech", account())]);
     assert_eq!(get(kek, "/console/volumes/none", &cookie).status, 404);
     std::fs::rename(kek.root(), kek.root().with_extension("gone")).unwrap();
@@ -94,7 +94,7 @@ fn the_map_resolves_a_user_to_an_account() {
     assert!(answer("bob@titech").contains(&format!("becomes <b><bdi>{own}</bdi></b>")));
     assert!(answer("mallory@titech").contains("is refused") && answer("eve@titech").contains("is refused"));
     assert!(get(kek, "/console/mapping?who=%3Cb%3E", &cookie).body.contains("RK-CONF-"));
-    // A user sees the own account and nothing of others, whatever is asked.
+    // A user sees the own account and no other, for every query.
     let page = get(kek, "/console/mapping?who=bob@titech", &user(kek, titech)).body;
     assert!(page.contains(&format!("{own}@titech")) && !page.contains("bob@titech"), "{page}");
 }

@@ -9,7 +9,7 @@ fn rows(page: &Answer) -> Vec<&str> {
     body.split("</tr>").filter(|row| row.contains("<th")).collect()
 }
 
-/// A transfer from a site whose PoP does not run is not of this list; kek has one of each kind.
+/// A transfer from a site whose PoP does not run is not in this list; kek has one of each kind.
 fn one_of_each(kek: &Site, titech: &Site) -> [String; 3] {
     std::fs::write(kek.root().join("good"), "text").unwrap();
     std::fs::create_dir_all(kek.root().join("tree")).unwrap();

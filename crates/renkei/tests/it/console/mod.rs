@@ -1,4 +1,4 @@
-//! The console over real HTTPS: who gets in, what is shown to whom, and what a browser is told to keep to.
+//! The console over real HTTPS: logins, the contents for each user, and security headers.
 
 pub(crate) mod browser;
 pub(crate) mod conditions;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long anything may take; generous, because machines that run tests are busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the PoP answered.
+/// The response of the PoP.
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
@@ -40,12 +40,12 @@ impl Answer {
         &line[name.len() + 2..]
     }
 
-    /// The cookie that the browser is told to keep, as it sends it back.
+    /// The cookie of the response, as the browser sends it back.
     fn cookie(&self) -> String {
         self.header("set-cookie").split(';').next().unwrap().to_owned()
     }
 
-    /// What the page's forms prove themselves with.
+    /// The token of the page's forms.
     pub fn form_token(&self) -> String {
         let (_, rest) = self.body.split_once("name=\"token\" value=\"").unwrap();
         rest.split('"').next().unwrap().to_owned()
@@ -258,7 +258,7 @@ fn users_see_their_own_transfers_and_the_administrator_all() {
     assert!(get(kek, &one, &all).body.contains("data streams open"));
     assert!(!get(kek, "/console/transfers", &other).body.contains("run42"));
     assert_eq!(get(kek, &one, &other).status, 404);
-    // Users of other sites are not told whom this one trusts, but for their own.
+    // Users of other sites do not see the trusted partners of this one, except their own site.
     for (cookie, knows) in [(&own, true), (&other, true), (&all, true)] {
         assert_eq!(get(kek, "/console/links", cookie).body.contains("titech"), knows);
     }
@@ -347,7 +347,7 @@ fn a_queued_transfer_is_shown_and_changed() {
     let shown = wait_for(kek, &page, &own, |page| page.body.contains(">running<"));
     assert!(shown.body.contains("&quot;&gt;&lt;script&gt;alert(1)") && !shown.body.contains("<script>"));
     assert!(get(kek, "/console/transfers", &own).body.contains(&format!("/console/queue/{id}")));
-    // Somebody else neither sees nor changes it, and nobody by a form of another page.
+    // Another user can neither see nor change it, and a cross-site form changes nothing.
     assert_eq!(get(kek, &page, &foreign).status, 404);
     let token = |cookie: &str| format!("token={}", get(kek, "/console", cookie).form_token());
     let press = |cookie: &str, form: &str, change: &str| {

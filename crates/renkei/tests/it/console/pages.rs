@@ -29,7 +29,7 @@ fn a_link_opens_the_console_and_the_page_updates() {
     let moved = "document.querySelector('#running .numbers').innerText";
     let before = browser.value(moved);
     browser.wait_for(&format!("{moved} != {before}"));
-    // What has the focus keeps it while the parts around it are replaced.
+    // The focused element keeps the focus while the parts around it are replaced.
     browser.value("document.querySelector('#running a').focus()");
     let before = browser.value(moved);
     browser.wait_for(&format!("{moved} != {before} && document.activeElement.closest('#running') != null"));
@@ -68,7 +68,7 @@ fn pages_fit_their_screen_and_can_be_read() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Texts whose contrast is less than the 4.5 to 1 that WCAG 2 asks for, section 1.4.3, with what it is.
+/// Texts whose contrast is less than the 4.5 to 1 of WCAG 2, section 1.4.3, each with its element.
 const PALE: &str = "(() => {
     const parts = (color) => color.match(/[\\d.]+/g).map(Number);
     const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;

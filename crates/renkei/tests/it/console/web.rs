@@ -1,4 +1,4 @@
-//! The certificate that browsers are shown: set, reloaded, refused, and what `renkei console` says of it.
+//! The web certificate: set, reloaded, refused, and reported by `renkei console`.
 
 use crate::console::{PATIENCE, get};
 use crate::federation::{Federation, Site};
@@ -57,7 +57,7 @@ impl Web {
     }
 }
 
-/// The digest of what is shown to somebody who speaks a protocol and asks for a host.
+/// The digest of the certificate for a protocol and a host name.
 fn shown(site: &Site, host: &str, protocol: &[u8]) -> Vec<u8> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -93,7 +93,7 @@ fn browsers_see_the_web_certificate_and_it_is_reloaded() {
     let first = web.issue();
     web.set(kek);
     wait_until("it is shown", || shown(kek, HOST, b"h2") == first);
-    // Who asks for another host, or speaks renkei/1, sees the site's own; renkei goes on.
+    // Clients that ask for another host, or speak renkei/1, see the site's own certificate; renkei continues to work.
     assert_eq!(shown(kek, "kek.internal", b"http/1.1"), own);
     assert_eq!(shown(kek, "127.0.0.1", b"http/1.1"), own);
     assert_eq!(shown(kek, HOST, b"renkei/1"), own);
@@ -101,7 +101,7 @@ fn browsers_see_the_web_certificate_and_it_is_reloaded() {
     let pid = kek.pid();
     let second = web.issue();
     wait_until("a renewed one is shown", || shown(kek, HOST, b"http/1.1") == second);
-    // A key that does not belong to it: the former pair stays, and the administrator is told.
+    // A key that does not belong to it: the former pair stays, and the administrator gets a condition.
     web.write_key(&KeyPair::generate().unwrap());
     let told = || {
         let (_, status) = kek.json(&["status"]);

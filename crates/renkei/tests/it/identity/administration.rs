@@ -1,6 +1,6 @@
-//! What an administrator types easily and takes back hardly: each asks, or says no, and changes nothing then.
+//! Commands that are easy to type and hard to undo: each asks or refuses, and then changes nothing.
 //!
-//! No test gives a terminal: where a command would ask, it must say what speaks against it, and end.
+//! No test has a terminal: a command that would ask must print its reason and end.
 
 use crate::federation::{Federation, Site, account};
 use crate::wire::raw;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so, and fails with `what` if it never is.
+/// Waits until a condition holds, and fails with `what` after a timeout.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! Certificates that renew themselves, and what partners learn by themselves about a site.
+//! Certificates that are renewed automatically, and updates of cards at partners.
 
 use crate::federation::{Federation, Site, free_address};
 use crate::identity::administration::until;

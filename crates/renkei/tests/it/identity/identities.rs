@@ -1,4 +1,4 @@
-//! Beginnings: a PoP that is made in pieces, and users who are several, beside a PoP of their own.
+//! First steps: a PoP that is made in pieces, and several users beside a PoP of their own.
 
 use crate::federation::{Federation, Site, account, binary, free_address};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs `renkei --dir DIR --json` of somebody who has no PoP yet.
+/// Runs `renkei --dir DIR --json` of a user without a PoP.
 fn json(dir: &Path, arguments: &[&str]) -> (i32, Value) {
     let Output { status, stdout, stderr } = command(dir).arg("--json").args(arguments).output().unwrap();
     let value = serde_json::from_slice(&stdout);
@@ -26,7 +26,8 @@ fn an_interrupted_init_is_resumed() {
     let parent = tempfile::tempdir().unwrap();
     let listen = free_address().to_string();
     let init = ["init", "--site", "kek", "--listen", &listen];
-    // What is there when the process ends at one moment or another; the configuration is written last.
+    // The files that exist when the process ends at one moment or another; the configuration is
+    // written last.
     let left: [&[&str]; 4] = [
         &["pki/ca.key"],
         &["pki/ca.key", "pki/ca.pem"],

@@ -97,7 +97,7 @@ fn the_joining_site_must_match_its_card() {
     let federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     let line = invite(kek);
-    // titech's host shows the secret with the card of kek itself, and with one of a site whose key it has not.
+    // titech's host shows the secret with the card of kek itself, and with one of a site whose key it lacks.
     let other = tempfile::tempdir().unwrap();
     let osaka = Site::start(other.path(), "osaka");
     for of in [kek, &osaka] {
@@ -131,7 +131,7 @@ fn a_used_invitation_accepts_the_same_card_only() {
     assert_eq!((status, again["action"].as_str()), (0, Some("unchanged")), "{again}");
 }
 
-/// What `at` answers if the host of `from` shows the secret of `line` with `card`.
+/// The answer of `at` if the host of `from` shows the secret of `line` with `card`.
 fn introduce(at: &Site, from: &Site, line: &str, card: String) -> Result<(), Error> {
     let host = Credential::host(&raw::home(from), SystemTime::now()).unwrap();
     let mut stream = raw::dialler(from, &host).secure(&raw::name(at), at.address).unwrap();

@@ -1,4 +1,4 @@
-//! Certificates, trust between sites, accounts: who may do what.
+//! Certificates, trust between sites, accounts: authorisation.
 
 pub(crate) mod administration;
 pub(crate) mod certificates;

@@ -1,4 +1,5 @@
-//! Owners, groups, access lists and set-id bits that a sender names: nobody gets by them what the sender may not give.
+//! Owners, groups, access lists and set-id bits that a sender names: they grant no rights that the sender may not
+//! give.
 
 use crate::federation::{Federation, Site, account};
 use crate::tree::{acl, set_xattr};
@@ -45,7 +46,7 @@ fn rights(name: &str) -> (u32, u32) {
     (account.uid, account.gid)
 }
 
-/// What came belongs to the account and gives nobody anything.
+/// The received files belong to the account and grant no rights to others.
 #[track_caller]
 fn assert_harmless(folder: &Path, account: &str) {
     let (uid, gid) = rights(account);
@@ -60,7 +61,7 @@ fn assert_harmless(folder: &Path, account: &str) {
     }
 }
 
-/// Two sites; titech's user has no account at kek, but what grants open.
+/// Two sites; titech's user has no account at kek, only grants.
 fn with_guest() -> Federation {
     let federation = Federation::two();
     federation.kek.ok(&["map", "remove", "root@titech"]);
@@ -197,7 +198,7 @@ fn a_volume_runs_as_root_only_if_configured() {
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains(&Code::RootAccount.to_string()) && said.contains("--account"), "{said}");
     assert!(!kek.root().join("genome").exists(), "a refused volume leaves nothing");
-    // Where the storage is somebody's, so is the volume.
+    // A storage with an account makes the volume use that account.
     chown(kek.root(), Some(rights("nobody").0), None).unwrap();
     assert_eq!(unsaid(kek, &create).status.code(), Some(0));
     assert_eq!(kek.root().join("genome").metadata().unwrap().uid(), rights("nobody").0);
@@ -228,12 +229,12 @@ fn a_guest_exposes_no_set_id_file() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     kek.ok(&["volume", "check", "genome"]);
-    // Out of a directory that nobody else may enter.
+    // Out of a directory that no other account may enter.
     titech.renkei(&["mkdir", "kek:/genome/open"]);
     let moved = titech.renkei(&["mv", "kek:/genome/tool", "kek:/genome/open/tool"]);
     assert!(String::from_utf8_lossy(&moved.stderr).contains("set-id"), "{moved:?}");
     assert!(tool.exists() && !folder.join("open/tool").exists());
-    // Nor by opening that directory, or giving what is below it another place.
+    // Nor by opening that directory, or moving its entries elsewhere.
     let (closed, deep) = (folder.join("closed"), folder.join("closed/deep"));
     let (below, disk, able) = (deep.join("tool"), deep.join("disk"), deep.join("able"));
     fs::create_dir_all(&deep).unwrap();
@@ -276,7 +277,7 @@ fn a_guest_exposes_no_set_id_file() {
     if made {
         assert_eq!(disk.metadata().unwrap().mode() & 0o777, 0o600);
     }
-    // What is the guest's own, and directories without such files, are as before.
+    // The guest's own files, and directories without such files, are as before.
     titech.ok(&["chmod", "700", "kek:/genome/open"]);
     titech.ok(&["chmod", "755", "kek:/genome/open"]);
     titech.ok(&["mkdir", "kek:/genome/open/a"]);

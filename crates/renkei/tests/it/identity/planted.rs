@@ -1,5 +1,5 @@
-//! What an unprivileged user of a PoP's machine plants where root's PoP will look or write: links, FIFOs, directories that
-//! turn into links, names of any bytes, changed backups.
+//! Files that an unprivileged user of a PoP's machine plants where root's PoP will read or write: links, FIFOs,
+//! directories that turn into links, names of any bytes, changed backups.
 
 use crate::cli::machines::{Machine, Machines, missing};
 
@@ -113,12 +113,12 @@ fn links_and_fifos_planted_in_the_buffer_are_not_followed() {
     alice.ok("for name in one two; do renkei cp --detach $name kek:/data/$name; done");
     let mut piece = |name: &str| titech.root.ok(&format!("grep -rlx {name} /srv/buffer")).trim().to_owned();
     let (one, two, three) = (piece("one"), piece("two"), piece("three"));
-    // What is in the buffer is its owner's, by the modes of the folders.
+    // Buffered files belong to their owner, by the modes of the folders.
     assert_ne!(alice.enter(&format!("cat {three}")).status, 0);
     assert_ne!(alice.enter("mkdir /srv/buffer/x").status, 0);
     let of_bob = three.trim_end_matches("/files/0");
     assert_ne!(alice.enter(&format!("echo x >> {of_bob}/reservation")).status, 0);
-    // In the own ones, links, FIFOs and more than was reserved stand in place of what was handed in.
+    // In the user's own folders, links, FIFOs and oversized files replace the uploaded files.
     titech.root.ok("systemctl stop renkei");
     titech.root.ok(&format!("rm {one} && ln -s /root/secret {one} && chown -h alice {one}"));
     titech.root.ok(&format!("rm {two} && mkfifo {two} && chown alice {two}"));

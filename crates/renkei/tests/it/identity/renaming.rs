@@ -19,7 +19,7 @@ use std::fs;
 use std::process::Command;
 use std::time::SystemTime;
 
-/// What kek is called after it was renamed.
+/// The name of kek after its renaming.
 const NEW: &str = "tsukuba";
 
 fn rename(site: &mut Site, more: &[&str]) -> Value {
@@ -88,7 +88,7 @@ fn partners_adopt_the_new_name_and_the_former_one_keeps_working() {
     });
     let (status, told) = kek.json(&["site", "rename", "kek", "--yes"]);
     assert!(status != 0 && told.to_string().contains("a former name of tsukuba"), "{told}");
-    // After the overlap what the former authority signed is over, and all else works.
+    // After the overlap the certificates of the former authority are refused, and everything else works.
     kek.ok(&["site", "rotate-authority", "--finish", "--yes"]);
     until("the partner knows the end", || !card_at(titech, NEW).handover.unwrap().is_live(SystemTime::now()));
     until("it is over", || kek.json(&["status"]).1["conditions"].as_array().unwrap().is_empty());
@@ -96,7 +96,7 @@ fn partners_adopt_the_new_name_and_the_former_one_keeps_working() {
     for name in [NEW, "kek"] {
         copy_both_ways(titech, kek, name);
     }
-    // Whoever logs in for the first time now may use both, too.
+    // A user who logs in for the first time now may use both names, too.
     let fresh = titech.dir().with_file_name("fresh");
     for words in [&["login", "--pop", titech.dir().to_str().unwrap()][..], &["ls", "kek:/data"]] {
         let output = Command::new(binary()).arg("--dir").arg(&fresh).args(words).output().unwrap();
@@ -152,7 +152,7 @@ fn a_volume_its_followers_and_the_queue_survive_renaming() {
     }
     await_content(kek);
     assert_eq!(fs::read(kek.root().join("genome/2026/before")).unwrap(), b"made before");
-    // Nobody takes the other's files for replicas of a third one.
+    // No site mistakes the other's files for replicas of a third one.
     let places = titech.json(&["where", "/genome"]).1.to_string();
     assert!(places.contains(NEW) && !places.contains("\"kek\""), "{places}");
     for (site, id, file) in
@@ -165,7 +165,7 @@ fn a_volume_its_followers_and_the_queue_survive_renaming() {
     assert_eq!(owner, format!("{}@{NEW}", account()));
 }
 
-/// What `titech` says to a card that comes with this credential.
+/// The answer of `titech` to a card that comes with this credential.
 fn tell(titech: &Site, from: &Site, credential: &Credential, card: &str) -> Result<Reply, Code> {
     let mut session = raw::connect(from, credential, titech).unwrap();
     session.ask(Request::TakeCard(card.to_owned())).map_err(|error| error.code)
@@ -176,7 +176,7 @@ fn a_name_already_used_at_a_partner_needs_its_administrator() {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &mut federation;
     let logged = titech.logged().len();
-    // Somebody else was to be let in under that name.
+    // Another site was to be let in under that name.
     titech.ok(&["map", "add", "--yes", &format!("carol@{NEW}"), &account()]);
     rename(kek, &[]);
     until("the site says why", || {

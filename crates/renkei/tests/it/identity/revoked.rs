@@ -1,4 +1,4 @@
-//! What a user's site takes back ends a transfer at every site that takes part in it.
+//! A revocation by a user's site ends a transfer at every site that takes part in it.
 
 use crate::federation::{Federation, Site, account};
 use crate::identity::administration;
@@ -9,7 +9,8 @@ use renkei_core::wire::message::Request;
 use renkei_net::identity::credential::Credential;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How soon a revocation must have ended what runs; generous, because machines that run tests are busy.
+/// Longest time until a revocation ends running transfers; generous, because machines that run tests
+/// are busy.
 const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until a site moves nothing any more.
@@ -30,7 +31,7 @@ fn has_list(site: &Site, of: &Site) -> bool {
     raw::home(site).crl_file(&raw::name(of)).exists()
 }
 
-/// A copy from one site to another, handed in at a third, that moves.
+/// A running copy from one site to another, submitted at a third.
 fn moving(home: &Site, from: &Site) -> String {
     large(from, "large");
     let id = detach(home, &[&SLOWLY[..], &["from:/data/large", "to:/data/large"]].concat());
@@ -57,12 +58,12 @@ fn a_revoked_user_is_refused_at_all_sites() {
         assert!(start.elapsed() < SOON, "the list was not told");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // A new login delegates anew.
+    // A new login delegates again.
     home.ok(&["retry", &id]);
     assert_eq!(ended(home, &id), 0, "{:#}", why(home, &id));
 }
 
-/// The sites judge by themselves, also when the home PoP says no more than what was revoked.
+/// The sites check by themselves, even if the home PoP sends only the revocation list.
 #[test]
 fn the_revocation_list_alone_ends_transfers() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +105,7 @@ fn partners_without_transfers_of_the_user_receive_the_list() {
         let refused = || raw::connect(titech, &login, kek).err().map(|error| error.code);
         administration::until("the partner refuses", || refused() == Some(Code::CertificateRevoked));
     }
-    // Who comes to be trusted later hears of it, too.
+    // A site that becomes trusted later receives the list, too.
     let Federation { titech, .. } = &federation;
     let folder = tempfile::tempdir().unwrap();
     let osaka = Site::start(folder.path(), "osaka");

@@ -1,4 +1,5 @@
-//! A site gets a new authority: nothing stops, partners follow by themselves, and nobody else hands over.
+//! A site gets a new authority: transfers continue, partners follow automatically, and no other authority
+//! can hand over.
 
 use crate::federation::{Federation, Site, account};
 use crate::identity::administration::until;
@@ -34,7 +35,7 @@ fn rotate(site: &Site, more: &[&str]) -> Value {
     report
 }
 
-/// What `status` says of the site's authority: code and what was found, by partner.
+/// The condition of the site's authority in `status`: code and finding, by partner.
 fn told_of_authority(site: &Site) -> Vec<(String, String, String)> {
     let (_, status) = site.json(&["status"]);
     let all = status["conditions"].as_array().unwrap().iter().filter(|one| one["what"] == "authority");
@@ -194,7 +195,7 @@ fn without_an_overlap_partners_accept_the_card_by_hand() {
     copy_both_ways(&federation, "after it");
 }
 
-/// What `titech` says to a card that the PoP of `kek` tells it.
+/// The answer of `titech` to a card that the PoP of `kek` sends.
 fn tell(federation: &Federation, credential: &Credential, card: &str) -> Result<Reply, Code> {
     let Federation { titech, kek, .. } = federation;
     let mut session = raw::connect(kek, credential, titech).unwrap();
@@ -224,11 +225,11 @@ fn a_forged_or_replayed_rotation_is_refused() {
     let mut longer = real.clone();
     longer.handover.as_mut().unwrap().until_unix += 86_400;
     assert_eq!(told(&longer), Err(Code::CardInvalid));
-    // What was true once, and what belongs to another site.
+    // Outdated hand-overs, and hand-overs of another site.
     assert_eq!(tell(&federation, &host, &first), Err(Code::CardConflict));
     let foreign = real.to_text().replace("site = \"kek\"", "site = \"titech\"");
     assert_eq!(tell(&federation, &host, &foreign), Err(Code::CardInvalid));
-    // And nobody but the PoP tells it.
+    // And only the PoP may send it.
     assert_eq!(tell(&federation, &raw::user(kek), &real.to_text()), Err(Code::NotAllowed));
     assert_eq!(known(titech, kek).authority, real.authority);
     assert_ne!(known(titech, kek).authority, before.authority);

@@ -1,4 +1,4 @@
-//! Who may do what: the jail, accounts, certificates. Each refusal has its own code.
+//! Authorisation: the jail, accounts, certificates. Each refusal has its own code.
 
 use crate::federation::{Federation, Site, free_address};
 use crate::relay::proxy::Proxy;
@@ -210,7 +210,8 @@ fn operations_run_as_the_mapped_account() {
     assert_eq!(fs::read(scratch.join("part/tree/small")).unwrap(), b"x");
 }
 
-/// What an upload to a storage with an account of its own leaves is that account's, and cleaned up as it.
+/// Files that an upload leaves in a storage with an account of its own belong to that account, and are
+/// cleaned up as it.
 #[test]
 fn a_storages_own_account_cleans_up() {
     if needs_root() {
@@ -257,7 +258,7 @@ fn access_is_denied_by_default() {
     assert_eq!(refusal(titech.json(&["cp", text(&file), &kek.place("file")])), denied);
     assert_eq!(refusal(titech.json(&["ls", &kek.place("")])), denied);
     assert_eq!(refusal(titech.json(&["cp", &kek.place("file"), &titech.place("file")])), denied);
-    // A PoP is nobody's account either.
+    // A PoP maps to no account either.
     let host = Credential::host(&raw::home(titech), SystemTime::now()).unwrap();
     let mut session = raw::connect(titech, &host, kek).unwrap();
     let error = raw::whoami(&mut session).unwrap_err();
@@ -486,7 +487,7 @@ fn ends_when(
     refusal((output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap()))
 }
 
-/// Whoever is shut out while a copy runs has it stopped, whichever side sends.
+/// Blocking a user stops a running copy, whichever side sends.
 #[test]
 fn blocking_a_user_ends_running_transfers() {
     let federation = Federation::two();

@@ -1,7 +1,8 @@
-//! Mounts and what they prove themselves by: they outlive a login, and may have a credential that needs none. Who waits for
-//! one, or for a storage that is stopped, hears so.
+//! Mounts and their credentials: they outlive a login, and may have a credential that needs none. A program that waits for
+//! one, or for a storage that is stopped, gets the reason.
 //!
-//! Whoever may wait in a mount is a process of its own, which the end of the mount's process frees: none outlives its test.
+//! Programs that may wait in a mount are processes of their own, which the end of the mount's process frees: none outlives
+//! its test.
 
 use crate::federation::{Site, account, binary};
 use crate::mount::{Mount, can_mount, end, errors};
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so, and fails with `what` if it never is.
+/// Waits until a condition holds, and fails with `what` after a timeout.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -47,7 +48,7 @@ impl Reader {
         self.0.try_wait().unwrap().is_none()
     }
 
-    /// What it read; nothing if it failed.
+    /// The bytes it read; nothing if it failed.
     fn result(mut self) -> Option<String> {
         let begin = Instant::now();
         while self.is_waiting() {
@@ -81,14 +82,14 @@ fn expire(site: &Site) {
     fs::write(raw::home(site).user_credential(), format!("{pem}{}", key.key)).unwrap();
 }
 
-/// What something gives that must not wait.
+/// The result of a call that must not wait.
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (give, given) = std::sync::mpsc::channel();
     std::thread::spawn(move || give.send(work()));
     given.recv_timeout(Duration::from_secs(20)).expect("it waits")
 }
 
-/// What the mounts of a directory logged.
+/// The log of the mounts of a directory.
 fn logged(dir: &Path) -> String {
     let Ok(logs) = fs::read_dir(dir.join("state/mounts")) else { return String::new() };
     logs.flatten().map(|log| fs::read_to_string(log.path()).unwrap_or_default()).collect()
@@ -103,7 +104,7 @@ fn a_mount_waits_for_the_next_login_and_continues() {
     let mut reader = Reader::new(&mount.path("f"));
     until("the mount says that it waits", || logged(mount.site.dir()).contains("RK-MNT-7"));
     assert!(reader.is_waiting(), "it did not wait for a login");
-    // The root says for what, while the call waits.
+    // The root names the cause while the call waits.
     let point = mount.path("");
     let told = within(move || fs::symlink_metadata(&point).map(|_| errors(&point)));
     assert!(told.as_ref().is_ok_and(|told| told.contains("RK-AUTH-")), "{told:?}");
@@ -143,7 +144,7 @@ fn a_no_wait_mount_works_again_after_the_next_login() {
     until("calls work", || read(&mount.path("f")).as_deref() == Some("of kek"));
 }
 
-/// A machine whose mounts have a credential of their own: a directory in which nobody ever logged in.
+/// A machine whose mounts have a credential of their own: a directory without a login.
 struct Machine {
     dir: PathBuf,
     point: PathBuf,

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is read again and again is right within.
+/// Time within which repeated reads become correct.
 const WITHIN: Duration = Duration::from_secs(20);
 /// Largest size of the file that random calls work on.
 const MODEL_BYTES: usize = 200_000;
@@ -163,7 +163,7 @@ fn mapped_pages_are_written_back_after_close() {
     drop(file);
     mapping.bytes()[9_000] = 7;
     drop(mapping);
-    // The kernel hands in what was mapped and ends the file by itself.
+    // The kernel writes the mapped pages back and closes the file by itself.
     let begin = std::time::Instant::now();
     while fs::read(mount.there("f")).unwrap().get(9_000) != Some(&7) {
         assert!(begin.elapsed().as_secs() < 20, "what was mapped is not at the site");
@@ -248,7 +248,7 @@ fn a_file_renamed_while_open_is_published_at_the_new_name() {
     drop(file);
     assert_eq!(fs::read_to_string(mount.there("z/a/b/g")).unwrap(), "one two three");
     assert_eq!(fs::read_dir(mount.there("z/a/b")).unwrap().count(), 1);
-    // A rename over a file that is open to write: what is written there goes nowhere.
+    // A rename over a file that is open for writing: its writes are lost.
     let mut old = File::create(mount.path("old")).unwrap();
     old.write_all(b"old").unwrap();
     fs::write(mount.path("new"), "new").unwrap();
@@ -269,13 +269,13 @@ fn times_modes_and_sizes_are_preserved() {
     drop(file);
     let there = fs::metadata(mount.there("f")).unwrap();
     assert_eq!((there.modified().unwrap(), there.mode() & 0o7777), (time, 0o640));
-    // On a file that nobody writes.
+    // On a file without a writer.
     File::options().write(true).open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
     let (here, there) = (fs::metadata(&path).unwrap(), fs::metadata(mount.there("f")).unwrap());
     assert_eq!((there.mtime(), there.mode() & 0o7777), (0, 0o604));
     assert_eq!((here.mtime(), here.mode() & 0o7777, here.len()), (0, 0o604, 1));
-    // truncate(2), with nobody who closes anything.
+    // truncate(2), without a close.
     let cut =
         |bytes: u64| Command::new("truncate").args(["-s", &bytes.to_string()]).arg(&path).status().unwrap();
     for bytes in [5000, 3, 0] {
@@ -351,7 +351,7 @@ fn a_large_directory_is_listed_completely_and_again() {
     fs::remove_file(mount.path("many/file-00000")).unwrap();
     let second = names();
     assert_eq!((second.len(), second[0].to_str()), (3000, Some("file-00001")));
-    // rm goes on removing what it lists.
+    // rm continues to remove the entries it lists.
     fs::remove_dir_all(mount.path("many")).unwrap();
     assert_eq!(number(fs::metadata(mount.there("many"))), libc::ENOENT);
 }

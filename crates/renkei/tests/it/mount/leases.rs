@@ -1,4 +1,4 @@
-//! Two mounts of one volume: what is changed through one is never shown by the other as it was, once the change is done.
+//! Two mounts of one volume: once a change through one is done, the other never shows the old state.
 
 use crate::federation::{Federation, Site, account};
 use crate::mount::{can_mount, end};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// How long a loaded machine may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a holder of leases that is gone may hold others up, and what a busy machine adds.
+/// Longest delay by a lost lease holder, with a margin for busy machines.
 pub const TERM: Duration = Duration::from_secs(3);
 pub const SLACK: Duration = Duration::from_secs(3);
 
@@ -98,7 +98,7 @@ fn a_change_by_one_mount_is_seen_by_the_other() {
 #[test]
 fn a_change_by_one_mount_is_seen_by_a_mount_of_the_whole_site() {
     let Some((_dir, kek, points)) = two_of_which_one_is_of_all() else { return };
-    // A storage beside it, of which nobody tells.
+    // A storage beside it, without callbacks.
     fs::write(kek.root().join("plain"), "1").unwrap();
     let plain = points[1].point.join("data/plain");
     assert_eq!(fs::metadata(&plain).unwrap().len(), 1);
@@ -250,7 +250,7 @@ fn a_restarted_pop_waits_for_leases_given_before_it_was_killed() {
     let Some((_dir, mut kek, [maker, other])) = two() else { return };
     fs::write(maker.path("f"), "1").unwrap();
     assert_eq!(other.len("f"), Some(1));
-    // It believes what it was told, and hears nothing.
+    // Its cache is valid, and it receives no callbacks.
     other.kill(libc::SIGSTOP);
     kek.restart();
     kek.ok(&["mv", "/genome/f", "/genome/g"]);
@@ -260,7 +260,7 @@ fn a_restarted_pop_waits_for_leases_given_before_it_was_killed() {
         while begun.elapsed() < Duration::from_millis(300) && !looking.is_finished() {
             thread::sleep(Duration::from_millis(5));
         }
-        // What the kernel does not know is asked of the mount.
+        // Lookups that miss the kernel's cache go to the mount.
         other.kill(libc::SIGCONT);
         looking.join().unwrap()
     });

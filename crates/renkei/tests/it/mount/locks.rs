@@ -45,7 +45,7 @@ fn locks_exclude_each_other_over_two_mounts() {
     let (first, second) = (open(&a, "f"), open(&b, "f"));
     flock(&first, libc::LOCK_EX | TRY).unwrap();
     assert_eq!(number(flock(&second, libc::LOCK_SH | TRY)), libc::EWOULDBLOCK);
-    // A new version is the same file, and whoever waits gets the lock.
+    // A new version is the same file, and the waiter gets the lock.
     std::fs::write(a.path("f"), "another version").unwrap();
     let waiting = thread::spawn(move || {
         let begun = Instant::now();
@@ -133,7 +133,7 @@ fn locks_exclude_each_other_over_two_sites_and_need_the_home() {
     flock(&second, libc::LOCK_SH | TRY).unwrap();
     assert_eq!(number(flock(&first, libc::LOCK_EX | TRY)), libc::EWOULDBLOCK);
     drop(second);
-    // The kernel tells of the end of a descriptor after `close`.
+    // The kernel reports the end of a descriptor after `close`.
     flock(&first, libc::LOCK_EX).unwrap();
     let second = File::open(far.path("f")).unwrap();
     federation.kek.kill9();

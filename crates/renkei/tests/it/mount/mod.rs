@@ -23,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A test whose mount does not answer fails after so long; nothing hangs for ever.
+/// A test whose mount does not answer fails after this time; nothing hangs for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A mount of a site's storage `data`.
@@ -31,7 +31,7 @@ pub struct Mount {
     pub site: Site,
     pub point: PathBuf,
     process: i32,
-    /// Told when the test ends, so that nobody ends the mount for it.
+    /// Signalled when the test ends, so that the mount is not ended twice.
     _watched: Sender<()>,
     dir: TempDir,
 }
@@ -164,7 +164,7 @@ pub fn end(point: &Path, process: i32) {
     }
 }
 
-/// The error number of what failed.
+/// The error number of a failure.
 pub fn number<T>(outcome: io::Result<T>) -> i32 {
     outcome.err().and_then(|error| error.raw_os_error()).expect("it fails, by the system's word")
 }
@@ -177,7 +177,7 @@ fn closed_files_are_at_the_site_and_changes_at_the_site_are_seen() {
     fs::create_dir(mount.path("run")).unwrap();
     fs::write(mount.path("run/a"), "from the mount").unwrap();
     assert_eq!(fs::read(mount.there("run/a")).unwrap(), b"from the mount");
-    // An open looks anew: no time passes between.
+    // An open revalidates: no time passes between.
     for round in 0..20 {
         let text = format!("from the site, {round}");
         fs::write(mount.there("run/next"), &text).unwrap();
@@ -256,8 +256,8 @@ fn open_files_are_published_on_sigterm() {
     assert!(file.write_all(b"x").and_then(|()| file.sync_all()).is_err(), "and what comes later is refused");
 }
 
-/// A program that has written a file and not closed it. Who closes a descriptor publishes, and what other tests start has
-/// copies of those of this process for a moment.
+/// A program that has written a file and not closed it. Closing a descriptor publishes, and processes that other tests
+/// start have copies of the descriptors of this process for a moment.
 struct Writer(Child);
 
 impl Writer {
@@ -364,7 +364,7 @@ fn a_writer_continues_after_the_pop_was_killed() {
     let content: Vec<u8> = (0..6 << 18).flat_map(|number: u32| number.to_le_bytes()).collect();
     let source = mount.scratch().join("source");
     fs::write(&source, &content).unwrap();
-    // Another process: the PoP that is started below must not inherit what it has open.
+    // Another process: the PoP that is started below must not inherit its open files.
     let script = r#"{ head -c 2100000; sleep 0.6; cat; } <"$0" >"$1""#;
     let mut writer =
         Command::new("sh").args(["-ec", script]).args([&source, &mount.path("f")]).spawn().unwrap();

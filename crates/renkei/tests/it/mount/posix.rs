@@ -1,4 +1,4 @@
-//! What POSIX says of names: the error of each call in each situation, and what is so afterwards.
+//! POSIX semantics of names: the error of each call in each situation, and the state afterwards.
 
 use crate::mount::{Mount, number};
 use std::ffi::{CString, OsStr};
@@ -285,9 +285,9 @@ fn modes_deny_access_to_others() {
     assert_eq!(fs::read_to_string(mount.there("open")).unwrap(), "xy\n");
 }
 
-/// What is done with hard links in a mount, and what has to be seen.
+/// Operations on hard links in a mount, and their expected results.
 pub fn expect_hard_links_independent_when_written(sh: impl Fn(&str) -> String) {
-    // A backup is a link that is made before a change: it keeps what was there.
+    // A backup is a link that is made before a change: it keeps the old content.
     assert_eq!(
         sh("echo one > f; ln f f.bak; stat -c %h f f.bak; test f -ef f.bak && echo one file"),
         "2\n2\none file\n"
@@ -307,7 +307,7 @@ pub fn expect_hard_links_independent_when_written(sh: impl Fn(&str) -> String) {
         sh("exec 3> i; echo one >&3; ln i j; echo two >&3; exec 3>&-; cat i; rm j; cat i"),
         "one\ntwo\none\ntwo\n"
     );
-    // A lock file as on a shared file system: who has two names of it has the lock.
+    // A lock file as on a shared file system: a link count of two means that the lock is held.
     assert_eq!(sh("echo $$ > l.1; ln l.1 lock; stat -c %h l.1; rm l.1; stat -c %h lock"), "2\n1\n");
     // Renamed onto a name of itself: both stay, and each is written for itself.
     let rename = "python3 -c 'import os; os.rename(\"m\", \"n\")'";

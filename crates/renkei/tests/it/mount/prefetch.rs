@@ -30,7 +30,7 @@ fn rel(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).unwrap()
 }
 
-/// Files whose order by number is not that by name.
+/// Files whose order by inode number differs from that by name.
 fn make_files(dir: &Path) {
     fs::create_dir(dir).unwrap();
     for number in 0..FILES {
@@ -53,7 +53,7 @@ fn opened(files: &RemoteFiles, op: Op) -> Handle {
     }
 }
 
-/// What a directory has, as listed.
+/// The entries of a directory, as listed.
 fn list(files: &RemoteFiles, dir: &str) -> Vec<Item> {
     let (handle, mut all) = (opened(files, Op::OpenDir(rel(dir))), Vec::new());
     loop {
@@ -153,12 +153,12 @@ fn a_prefetched_version_with_valid_attributes_is_opened_without_the_site() {
     assert_eq!(piece, long[2 * MIB - 50..2 * MIB + 50]);
     assert_eq!(files.read(kept, long.len() as u64 - 3, &mut piece).unwrap(), 3);
     assert_eq!(files.read(kept, long.len() as u64, &mut piece).unwrap(), 0);
-    // Another version than the one that is known is no use, but it is what a question finds.
+    // Another version than the known one is useless, but a request returns it.
     assert_eq!(files.open_brought(&rel("d/f11"), &|_| false), None);
     let before = files.foreseen();
     assert_eq!(read(&files, &rel("d/f11")), fs::read(dir.join("f11")).unwrap());
     assert_eq!(files.foreseen(), before + 1);
-    // What is open stays what it was.
+    // Open files keep their version.
     fs::write(dir.join("new"), "another").unwrap();
     fs::rename(dir.join("new"), dir.join("f10")).unwrap();
     let lost = opens("f12").unwrap();

@@ -1,5 +1,5 @@
-//! One volume through two mounts at two sites, its home and one that follows it: what was closed at one is what the other
-//! works on, and nothing of it is ever lost.
+//! One volume through two mounts at two sites, its home and a follower: files closed at one are read at the other, and
+//! nothing is ever lost.
 
 use crate::federation::{Federation, Site, account};
 use crate::mount::posix::expect_hard_links_independent_when_written;
@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long somebody waits for what the other site closed.
+/// Longest wait for a file closed at the other site.
 const WITHIN: Duration = Duration::from_secs(40);
 /// A test in which nothing happens for so long fails: its mounts are ended.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -156,7 +156,7 @@ fn until_told(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     }
 }
 
-/// Closes a file and tells what became of it.
+/// Closes a file and returns the result.
 fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor is this file's alone.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -175,7 +175,7 @@ struct Turns {
     rounds: usize,
     /// Writes one round into the file, as `state` has it.
     write: fn(&File, usize),
-    /// What the file has after so many rounds.
+    /// The content of the file after so many rounds.
     state: fn(usize) -> Vec<u8>,
     /// Whether another file takes its name instead, as editors do it.
     renames: bool,
@@ -219,7 +219,7 @@ fn overwrite_unseen(file: &File, round: usize) {
 }
 
 impl Turns {
-    /// The side whose turn it is writes each round after it has read the round before.
+    /// In turns, each side writes a round after it has read the round before.
     fn run(&self) {
         let Some(sites) = Sites::new() else { return };
         let first = File::create(sites.path(0, FILE)).unwrap();
@@ -272,7 +272,8 @@ impl Turns {
         format!("{} bytes that nobody wrote, from {like} on, {zeros} zeros at the end", seen.len())
     }
 
-    /// Waits until the file has what the other side closed; what it has until then is what it had before.
+    /// Waits until the file has the content that the other side closed; until then it has the previous
+    /// one.
     fn await_round(&self, path: &Path, round: usize, so_far: &SoFar) {
         let (expected, begun) = ((self.state)(round), Instant::now());
         loop {
@@ -297,7 +298,8 @@ impl Turns {
 /// How far both are.
 #[derive(Default)]
 struct SoFar {
-    /// The last round whose file was closed: processes that other tests start publish what is open here.
+    /// The last round whose file was closed: processes that other tests start publish the files open
+    /// here.
     closed: AtomicUsize,
     has_failed: AtomicBool,
 }
@@ -333,8 +335,8 @@ fn versions_of_equal_length_and_time_are_told_apart() {
     Turns { rounds: 30, write: overwrite_unseen, state: overwritten, renames: false }.run();
 }
 
-/// A program that has a file open, has written it and waits. A process of its own: each that this one starts for another test closes
-/// what is open here, and closing publishes.
+/// A program that has a file open, has written it and waits. A process of its own: each that this one starts for another test
+/// closes the files open here, and closing publishes.
 struct LateDraft(Child);
 
 impl LateDraft {
@@ -368,11 +370,11 @@ fn publish_late(late: usize) {
     fs::write(sites.path(0, FILE), "of both").unwrap();
     sites.await_content(1, FILE, b"of both");
     sites.settle();
-    // The mount itself shows what is written in it.
+    // The mount itself shows the unpublished writes.
     let site = if late == 0 { &sites.federation.kek } else { &sites.federation.titech };
     sites.points.push(Point::mount(site, sites.federation.scratch().join("second")));
     let mut draft = LateDraft::begin(&sites.path(late, FILE), "late one");
-    // Programs of one mount see what is written in it.
+    // Programs of one mount see the unpublished writes.
     sites.await_content(late, FILE, b"late one");
     fs::write(sites.path(1 - late, FILE), "early").unwrap();
     sites.await_content(2, FILE, b"early");
@@ -431,7 +433,7 @@ fn an_open_sees_earlier_closes_at_the_other_site() {
     assert_eq!((sites.names(0).len(), sites.names(1).len()), (6, 6), "no conflict copies");
 }
 
-/// Reads at a side for some seconds while nobody writes: it has a lease then, and asks nobody.
+/// Reads at a side for some seconds without a writer: it has a lease then, and sends no requests.
 fn read_in_peace(sites: &Sites, side: usize, name: &str, expected: &[u8]) {
     let until = Instant::now() + Duration::from_secs(4);
     while Instant::now() < until {
@@ -475,15 +477,15 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a site tells of another one that is lost.
+/// Whether a site reports another one as lost.
 fn tells_of_a_lost_site(site: &Site) -> bool {
     let (_, status) = site.json(&["status"]);
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["code"] == "RK-NS-13")
 }
 
-/// Stops the follower while it has its lease, so that what is read at the home in the strict way may not be the newest. On a busy
-/// machine the lease may be back already when it stands still; then it is tried again.
+/// Stops the follower while it has its lease, so that reads at the home in the strict way may not be the newest. On a busy
+/// machine the lease may be back already when it stops; then it is tried again.
 fn stop_while_it_writes(sites: &Sites) -> Stopped {
     for _ in 0..20 {
         sites.tick();
@@ -497,7 +499,7 @@ fn stop_while_it_writes(sites: &Sites) -> Stopped {
     panic!("nobody knows whether that is the newest, and it is read all the same");
 }
 
-/// The follower writes, and stands still before it gave its lease back: it may have closed what nobody else has.
+/// The follower writes, and stops before it gave its lease back: it may have closed the only copy.
 #[test]
 fn a_site_lost_while_writing_is_reported_and_does_not_block_others() {
     let Some(mut sites) = Sites::new() else { return };
@@ -521,7 +523,8 @@ fn a_site_lost_while_writing_is_reported_and_does_not_block_others() {
     sites.await_content(1, "beside", b"of kek");
 }
 
-/// A site that cannot reach the home goes on with what it has, and takes part again when it is back.
+/// A site that cannot reach the home continues with its local copy, and takes part again when it is
+/// back.
 #[test]
 fn a_partitioned_site_continues_to_read_and_write() {
     let Some(mut sites) = Sites::new() else { return };
@@ -544,8 +547,8 @@ fn a_partitioned_site_continues_to_read_and_write() {
 /// Closes that are made while the PoP is killed.
 const CLOSES: usize = 60;
 
-/// Writes a file again and again, and fails at the first one that is told as lost. It is a process of its own: one that is started
-/// here meanwhile would close what is open, and wait for the site.
+/// Writes a file repeatedly, and fails at the first one that is reported as lost. It is a process of its own: one that is
+/// started here in the meantime would close the open files, and wait for the site.
 const WRITER: &str =
     "for n in $(seq $2); do printf %08d $n | dd of=$1/$((n % 3)) conv=fsync status=none || exit 1; done";
 

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A test whose mounts do not answer fails after so long.
+/// A test whose mounts do not answer fails after this time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The home of a volume and another site, with a mount at each.
@@ -86,7 +86,7 @@ impl Two {
     }
 }
 
-/// What the names lead to.
+/// The targets of the names.
 type Model = [Option<Vec<u8>>; 3];
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -123,7 +123,7 @@ fn work_on(chance: &mut Chance, path: &Path, model: &mut Option<Vec<u8>>) {
     close(file).unwrap();
 }
 
-/// Closes a file and tells what became of it.
+/// Closes a file and returns the result.
 fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor is this file's alone.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -183,7 +183,7 @@ impl Drop for Over<'_> {
 /// A file that one thread writes again and again.
 struct Written {
     path: PathBuf,
-    /// The last one whose `close` succeeded.
+    /// The last round whose `close` succeeded.
     closed: u64,
     /// The last one that was begun.
     begun: u64,
@@ -206,7 +206,7 @@ impl Written {
             self.begun += 1;
             match self.write(self.begun) {
                 Ok(()) => self.closed = self.begun,
-                // The mount is being made anew.
+                // The mount is being remade.
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
         }
@@ -238,7 +238,7 @@ fn kills_at_random_moments_lose_no_closed_file() {
     let Some(mut two) = Two::new() else { return };
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let over = AtomicBool::new(false);
-    // The directory is there in the mounts alone: what is written while none is mounted fails.
+    // The directory exists in the mounts alone: writes while none is mounted fail.
     fs::create_dir(two.path(0, "d")).unwrap();
     let name = |number: usize| format!("d/{number}");
     let mut files: Vec<Written> = (0..4)

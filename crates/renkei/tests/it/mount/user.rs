@@ -1,4 +1,4 @@
-//! A mount of somebody who is not root, through `fusermount3`.
+//! A mount of an ordinary user, through `fusermount3`.
 
 use crate::federation::{Site, binary};
 use crate::mount::can_mount;

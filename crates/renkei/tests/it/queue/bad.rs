@@ -1,4 +1,4 @@
-//! What goes wrong with queued transfers, each case with its code; the table of all is in docs/operations.md.
+//! Failures of queued transfers, each case with its code; the table of all is in docs/operations.md.
 
 use crate::cli::errors::Mounted;
 use crate::federation::{Federation, Site, account};
@@ -73,7 +73,7 @@ fn partial_files_are_kept_while_the_destination_is_full() {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Somebody else takes the rest of the disk.
+    // Another program takes the rest of the disk.
     let filler = folder.join("filler");
     let _ = fs::write(&filler, vec![1; 200 << 20]);
     assert!(!direct.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! The PoP's buffer in use: files of the user's own machine on their way, and of transfers whose destination is down.
+//! The PoP's buffer in use: uploads from the user's own machine, and transfers whose destination is down.
 
 use crate::cli::errors::Mounted;
 use crate::console::{get, log_in};
@@ -24,7 +24,7 @@ fn two(size_mib: u32) -> Federation {
     federation
 }
 
-/// Gives a site's PoP a buffer, and starts it anew.
+/// Gives a site's PoP a buffer, and restarts it.
 fn give_buffer(site: &mut Site, lines: &str) {
     let config = site.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -58,7 +58,7 @@ fn ended(site: &Site, id: &str) -> i32 {
     site.renkei(&["wait", "--timeout", "90", id]).status.code().unwrap()
 }
 
-/// The same, of one whose link may rest because a site was down: it is tried again at once.
+/// The same, for one whose link may be paused because a site was down: it is tried again at once.
 fn ended_soon(site: &Site, id: &str) -> i32 {
     let start = Instant::now();
     while start.elapsed() < WITHIN {
@@ -153,7 +153,7 @@ fn files_in_the_buffer_belong_to_the_account_of_their_owner() {
     for closed in [&folder, folder.parent().unwrap()] {
         assert_eq!(fs::metadata(closed).unwrap().permissions().mode() & 0o777, 0o700);
     }
-    // Who is mapped to another account since has nothing there.
+    // A user who is mapped to another account since then has nothing there.
     federation.titech.ok(&["map", "remove", &format!("{account}@titech")]);
     federation.kek.restart();
     assert_eq!(ended(&federation.titech, &id), 5, "{:#}", why(&federation.titech, &id));
@@ -201,7 +201,7 @@ fn names_at_the_destination_are_those_of_a_direct_copy() {
             }
         }
     }
-    // A sync removes what the laptop does not have.
+    // A sync removes files that the laptop lacks.
     fs::create_dir(kek.root().join("synced")).unwrap();
     fs::write(kek.root().join("synced/old"), "old").unwrap();
     let arguments = ["sync", "--detach", "--delete", text(&run), &kek.place("synced")];
@@ -289,7 +289,7 @@ fn a_client_waits_for_buffer_space_or_is_refused() {
     assert_eq!(ended(&federation.titech, second.trim()), 0);
     assert_eq!(fs::read(federation.kek.root().join("two")).unwrap(), fs::read(&two).unwrap());
     assert!(!federation.kek.root().join("one").exists());
-    // What was cancelled has nothing left to send.
+    // A cancelled upload has nothing left to send.
     federation.titech.ok(&["retry", &first]);
     assert_eq!(ended(&federation.titech, &first), 3);
     assert_eq!(why(&federation.titech, &first)["reason"]["code"], "RK-STORE-22");
@@ -341,7 +341,7 @@ fn a_killed_upload_is_resumed_or_abandoned() {
         client.kill().unwrap();
         client.wait().unwrap();
     };
-    // Given up while it runs, it tells its client.
+    // If cancelled while it runs, the client gets the reason.
     let client = start_and_wait(&federation.titech);
     let id = buffer(&federation.titech)["transfers"][0]["id"].clone();
     federation.titech.ok(&["cancel", id.as_str().unwrap()]);
@@ -352,7 +352,7 @@ fn a_killed_upload_is_resumed_or_abandoned() {
     kill_in_the_middle(&federation.titech);
     let piece = buffer(&federation.titech)["transfers"][0].clone();
     assert_eq!(piece["stage"], "filling");
-    // Somebody gives it up: what was sent goes.
+    // After a cancellation the received files are removed.
     federation.titech.ok(&["cancel", piece["id"].as_str().unwrap()]);
     wait_until_empty(&federation.titech);
     // The same command goes on where it stopped, also over a crash of the PoP.
@@ -468,7 +468,7 @@ fn a_corrupt_byte_in_the_buffer_is_detected_and_reported() {
     for name in ["small", "large"] {
         assert!(!federation.kek.root().join("tree").join(name).exists());
     }
-    // It is kept for another try, until somebody says that there is none.
+    // It is kept for another attempt, until it is cancelled.
     assert_eq!(buffer(&federation.titech)["transfers"][0]["stage"], "whole");
 }
 

@@ -1,4 +1,4 @@
-//! A delegated credential does what its scope says, at every site, and nothing else.
+//! A delegated credential permits the operations of its scope, at every site, and no others.
 
 use crate::federation::{Site, account};
 use crate::tree::{MIB, noise};
@@ -87,7 +87,7 @@ impl Three {
         raw::connect(&self.titech, &with.credential, to)
     }
 
-    /// What a site answers to one request.
+    /// The answer of a site to one request.
     fn ask(&self, with: &Delegation, to: &Site, request: Request) -> Result<Reply, Error> {
         self.connect(with, to).unwrap().ask(request)
     }
@@ -273,7 +273,7 @@ fn a_source_is_read_only_and_a_destination_write_only() {
     target(Request::Mkdir { place: place("/data/in/run7/a/b"), parents: true });
     target(Request::OpenReceive(receive_at("/data", false)));
     target(Request::OpenReceive(receive_at("/data/in/other", false)));
-    // What stands beside the destination would go.
+    // Entries beside the destination would be removed.
     target(Request::OpenReceive(receive_at("/data/in", true)));
     target(grant("/data", &three.kek));
     for bad in ["/data", "/data/in/other"] {
@@ -311,7 +311,7 @@ fn a_credential_is_refused_at_other_sites() {
     }
 }
 
-/// Whoever sends may name anything; the receiving site keeps it to the scope.
+/// A sender may name anything; the receiving site enforces the scope.
 #[test]
 fn uploads_outside_the_destination_are_refused() {
     let three = &Three::start();
@@ -367,7 +367,7 @@ fn uploads_outside_the_destination_are_refused() {
     assert_eq!(left, ["evil", "run7"]);
 }
 
-/// What the user's own site asks in the user's name.
+/// Requests of the user's own site in the user's name.
 fn push_found(from: &str, to: &str, base: &str, target: &str, osaka: &Site) -> Request {
     let choice = Choice { base: rel(base), make: false, options: options(false), targets: vec![rel(target)] };
     Request::PushFound {
@@ -438,7 +438,7 @@ fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
     assert_eq!(fs::read_to_string(three.osaka.root().join("in/copy")).unwrap(), "content");
 }
 
-/// A copy into a storage or directory: what it is may be seen, what else is in it not.
+/// A copy into a storage or directory: its own attributes are visible, its other entries are not.
 #[test]
 fn a_destination_directory_shows_no_other_entries() {
     let three = &Three::start();
@@ -564,7 +564,8 @@ fn only_the_users_authority_can_delegate() {
     assert_eq!(forge(&osaka, user).unwrap_err().code, Code::NotAllowed);
 }
 
-/// Whose key it is matters, not only what is written in it: a site shows a chain it saw in the name of its holder.
+/// The key counts, not only the contents of the certificate: a site shows a chain it saw in the name of its
+/// holder.
 #[test]
 fn a_site_that_has_seen_a_credential_cannot_use_it() {
     let three = &Three::start();

@@ -1,4 +1,4 @@
-//! What stays between two PoPs after a push, and for whom a PoP may speak.
+//! Pooled connections between two PoPs after a push, and the users for whom a PoP may speak.
 
 use crate::federation::{Federation, Site, account};
 use crate::wire::raw;
@@ -50,7 +50,7 @@ fn pushes_reuse_pooled_streams() {
     assert_eq!(sessions(kek, "titech"), (1, 0), "{}", kek.logged());
     assert_eq!(says(kek, &["opened", "kept=true"]), 2, "{}", kek.logged());
     assert_eq!(says(kek, &["session opened", "@titech"]), 0, "the user need not come");
-    // What the site refuses leaves the connection as it was.
+    // A refusal by the site leaves the connection usable.
     let (status, _) = titech.json(&["cp", &titech.place("one"), "kek:/nowhere/x"]);
     assert_ne!(status, 0);
     push(titech, kek, "four");
@@ -130,7 +130,7 @@ fn every_push_on_a_pooled_connection_is_authorised() {
     assert!(!kek.root().join("two").exists() && !kek.root().join("four").exists());
 }
 
-/// Asks `to` as a host or user would for somebody else.
+/// Asks `to` in the name of another user, as a host or user would.
 fn ask_for(from: &Site, asker: &Credential, user: &Credential, to: &Site) -> Result<Reply, Error> {
     let options = ReceiveOptions::plain(Existing::Replace);
     let choice = Choice { base: RelPath::root(), make: false, options, targets: Vec::new() };

@@ -26,12 +26,12 @@ fn open(federation: &Federation) {
         .for_each(|path| fs::set_permissions(path, all.clone()).unwrap());
 }
 
-/// Whether this is root, who reads everything and so must send as somebody else.
+/// Whether this is root, which reads everything and so must send as another account.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A tree of small files, of which some only root can read, or nobody.
+/// A tree of small files, of which some are readable by root only, or by no account.
 fn tree(root: &Path, files: usize) {
     let closed = fs::Permissions::from_mode(if is_root() { 0o600 } else { 0 });
     for n in 0..files {
@@ -54,14 +54,14 @@ fn peak(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
 }
 
-/// What a command that must succeed tells.
+/// The output of a command that must succeed.
 fn told(site: &Site, arguments: &[&str]) -> Value {
     let (status, told) = site.json(arguments);
     assert_eq!(status, 0, "{told}");
     told
 }
 
-/// Prints what it took; `RENKEI_FILES=1000000` measures with as many.
+/// Prints the time; `RENKEI_FILES=1000000` measures with as many.
 #[test]
 fn unreadable_files_are_all_listed_and_the_others_arrive() {
     let files: usize =

@@ -1,4 +1,4 @@
-//! Queued transfers between real PoPs: handed in, run when nobody is there, and told about.
+//! Queued transfers between real PoPs: submitted, run without their client, and reported.
 
 pub(crate) mod bad;
 pub(crate) mod buffer;
@@ -36,7 +36,7 @@ pub fn detach(site: &Site, arguments: &[&str]) -> String {
     site.ok(&all).trim().to_owned()
 }
 
-/// A transfer as `why --json` tells it.
+/// A transfer in `why --json`.
 pub fn why(site: &Site, id: &str) -> Value {
     let (status, told) = site.json(&["why", id]);
     assert_eq!(status, 0, "{told}");

@@ -1,4 +1,4 @@
-//! The end of a queued transfer is told to a web server, if the administrator allows that one.
+//! The end of a queued transfer is sent to a webhook, if the administrator allows its address.
 
 use crate::federation::{Federation, Site};
 use crate::queue::{detach, ended, refused};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long a notice may take; generous, because machines that run tests are busy.
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A small web server that answers with these, one after the other, the last one again and again; tells what it was asked.
+/// A small web server that answers with these, one after the other, the last one repeatedly; returns its requests.
 fn serve(listener: TcpListener, answers: [&'static str; 2]) -> Receiver<String> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
@@ -42,7 +42,7 @@ fn body(request: &str) -> Value {
     serde_json::from_str(request.split("\r\n\r\n").nth(1).unwrap()).unwrap()
 }
 
-/// A server's place, and titech allowed to tell it something below `/hook`.
+/// A server's address, and titech allowed to send webhooks below `/hook`.
 fn allowed(titech: &mut Site) -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -68,7 +68,7 @@ fn a_webhook_is_retried_until_accepted_even_after_a_restart() {
     let titech = &mut federation.titech;
     let id = detach(titech, &["--notify", &url, "--label", "x", &titech.place("f"), "kek:/data/f"]);
     assert_eq!(ended(titech, &id), 0);
-    // Nobody listens yet, and the PoP is killed meanwhile.
+    // No server listens yet, and the PoP is killed in the meantime.
     titech.restart();
     let busy = "HTTP/1.1 503 Busy\r\n\r\n";
     let told = serve(TcpListener::bind(address).unwrap(), [busy, "HTTP/1.1 200 OK\r\n\r\n"]);
@@ -85,7 +85,7 @@ fn a_webhook_is_retried_until_accepted_even_after_a_restart() {
             (Some(1), Some(7), Some(0))
         );
     }
-    // It was taken: it is not told again.
+    // It was accepted: it is not sent again.
     assert!(told.recv_timeout(Duration::from_secs(3)).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! Drop folders: what ordinary tools put there arrives at another site, once it is complete, with its owner's rights.
+//! Drop folders: files from ordinary tools arrive at another site, once they are complete, with their owner's rights.
 //! The tools are real ones, over a real sshd.
 
 use crate::federation::{Federation, Site, free_address};

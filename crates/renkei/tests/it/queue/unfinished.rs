@@ -1,5 +1,4 @@
-//! What a copy that did not end leaves: no more than what is whole, visible to whom it belongs, and gone when it is given
-//! up.
+//! Leftovers of an unfinished copy: only whole blocks, visible to their owner, and gone when it is abandoned.
 
 use crate::cli::errors::Mounted;
 use crate::federation::{Federation, Site};
@@ -24,11 +23,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long anything here may take.
 const WITHIN: Duration = Duration::from_secs(40);
-/// What the connection carries a second, so that there is time to look.
+/// Rate of the connection per second, slow enough to look at a running copy.
 const RATE: u64 = 30_000_000;
 /// A copy that takes some ten seconds.
 const SIZE: usize = 300 * MIB;
-/// Reserved ahead of what comes at most, and what is arriving.
+/// Limit of preallocation, and of blocks in flight.
 const AHEAD: u64 = 128 << 20;
 const ARRIVING: u64 = 48 << 20;
 
@@ -137,7 +136,7 @@ impl Stage {
         Stage { federation, to_kek, source }
     }
 
-    /// The same command once more, at full speed, sends only what was not whole.
+    /// The same command once more, at full speed, sends only the missing blocks.
     fn assert_goes_on(&self, arguments: &[&str], kept: u64, copy: &Path) {
         self.to_kek.set_rate(0);
         let (status, report) = self.federation.titech.json(arguments);
@@ -271,13 +270,13 @@ fn an_offline_site_learns_of_a_cancellation_later() {
     queue::until(titech, &id, |told| told["state"] == "waiting");
     titech.ok(&["cancel", &id]);
     assert!(!temps(federation.kek.root()).is_empty());
-    // Also if the PoP that is to tell it was restarted.
+    // Also if the PoP that has to deliver it was restarted.
     federation.titech.restart();
     federation.kek.restart();
     until_clean(&federation.kek);
 }
 
-/// An upload that was interrupted and left something whole at kek; what was listed of it.
+/// An upload that was interrupted and left whole blocks at kek; its row in the list.
 fn interrupted(stage: &Stage) -> Value {
     let Federation { titech, kek, .. } = &stage.federation;
     let run = Run::start(titech, &["cp", text(&stage.source), &kek.place("copy")]);
@@ -293,7 +292,7 @@ fn interrupted(stage: &Stage) -> Value {
     listed
 }
 
-/// What a site answers about what is unfinished.
+/// The list of unfinished transfers of a site.
 fn ask(from: &Site, credential: &Credential, to: &Site, what: Wish) -> Result<UnfinishedReply, Error> {
     let request = Request::Unfinished(AboutUnfinished { storage: None, what });
     match raw::connect(from, credential, to)?.ask(request)? {
@@ -311,7 +310,7 @@ fn unfinished_transfers_are_listed_and_dropped_by_their_owners() {
     assert_eq!((owner, &listed["files"]), (&*format!("{}@titech", crate::federation::account()), &1.into()));
     assert_eq!((listed["at"].as_str(), listed["to"].as_str()), (Some("kek"), Some("/data")));
     assert_eq!(listed["bytes"].as_u64(), Some(whole(kek)));
-    // Somebody else of that site, with an account at kek, sees and removes nothing of it.
+    // Another user of that site, with an account at kek, sees and removes nothing of it.
     kek.ok(&["map", "add", "--yes", "bob@titech", &crate::federation::account()]);
     let authority = Authority::load(&raw::home(titech)).unwrap();
     let bob = raw::issue_user(&authority, "bob", 1, SystemTime::now());
@@ -352,7 +351,7 @@ fn a_pop_drops_transfers_of_its_own_users_only() {
     let host = |site: &Site| Credential::host(&raw::home(site), SystemTime::now()).unwrap();
     let give_up = |owner: &str| Wish::GiveUp { transfer, owner: owner.into() };
     let code = |from: &Site, what| ask(from, &host(from), kek, what).unwrap_err().code;
-    // kek's own PoP does not speak for users of titech, and no PoP sees what users have.
+    // kek's own PoP does not speak for users of titech, and no PoP sees the transfers of users.
     assert_eq!(code(kek, give_up(&owner)), Code::NotAllowed);
     assert_eq!(code(titech, give_up("alice@kek")), Code::NotAllowed);
     assert_eq!(code(titech, Wish::List), Code::NotAllowed);
@@ -372,7 +371,7 @@ fn unfinished_downloads_are_listed_and_dropped_locally() {
     fs::create_dir(&here).unwrap();
     let run = Run::start(titech, &["cp", &kek.place("large"), text(&here.join("copy"))]);
     until("something is whole", || whole(titech) > 4 << 20);
-    // What runs is not removed.
+    // Running transfers are not removed.
     let (status, report) = titech.json(&["unfinished", "--drop"]);
     assert_eq!((status, &report["unfinished"]), (0, &Value::Array(Vec::new())), "{report}");
     let running = titech.json(&["unfinished"]).1["unfinished"][0].clone();

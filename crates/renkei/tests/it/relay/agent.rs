@@ -93,7 +93,7 @@ fn open_dir() -> TempDir {
     dir
 }
 
-/// Somebody with the agents' account.
+/// A user with the agents' account.
 struct Person {
     dir: PathBuf,
 }
@@ -194,7 +194,7 @@ fn an_agent_receives_the_rules_of_its_account_only() {
     let map = || fs::read_to_string(person.agent_home(&world.titech).map_file()).unwrap();
     let rule = format!("{0}@kek {0}\n", agents_account());
     assert_eq!(map(), rule);
-    // A user who would be that account by a rule for all is told to be somebody else, and not whom.
+    // A user whom a rule for all would map to that account gets an error that does not name it.
     world.titech.ok(&["map", "add", "--yes", "*@kek", &agents_account()]);
     let expected = format!("*@kek {}\nbob@kek !\neve@kek !\n{rule}", agents_account());
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>();
@@ -378,7 +378,7 @@ fn a_folder_of_an_agent_is_an_ordinary_storage() {
     assert_eq!(person.json(&["df", "titech"]).1["storages"].as_array().unwrap().len(), 2);
     person.ok(&["cp", "-r", "titech:/data/c", &agent.place("")]);
     assert!(fs::read(agent.root.join("c/a/b/moved")).unwrap() == content);
-    // Whoever sends has all of the sources.
+    // The sender has all of the sources.
     let (status, report) =
         person.json(&["cp", "-r", &agent.place("a/b/moved"), "titech:/data/c", "kek:/data"]);
     assert_eq!((status, code(&report)), (5, "RK-AUTH-14"), "{report}");
@@ -588,7 +588,7 @@ fn a_missing_agent_is_named_and_sigterm_stops_an_agent() {
     agent.process = None;
     wait_until(Duration::from_secs(20), || !is_up(&world.titech), &|| world.titech.logged());
     drop(agent);
-    // One whose PoP is away waits for it.
+    // An agent whose PoP is away waits for it.
     let mut agent = Agent::of(&person, &world.titech);
     agent.restart();
     let process = agent.process.take();
@@ -698,7 +698,7 @@ fn a_pop_without_privileges_has_agents_of_other_accounts() {
     let sent = run(&["--json", "cp", &file, "cern:/scratch/x"]);
     assert!(sent.status.success(), "{sent:?}");
     assert_eq!(fs::metadata(private.join("x")).unwrap().uid(), DAEMON);
-    // What it serves itself is for its own account alone, as ever.
+    // The agent itself serves its own account only.
     let refused = run(&["--json", "cp", &file, "cern:/data/x"]);
     assert!(String::from_utf8_lossy(&refused.stdout).contains("RK-AUTH-9"), "{refused:?}");
 }
@@ -735,7 +735,7 @@ fn a_stolen_agent_certificate_is_refused_for_other_uses() {
     assert_eq!(ask(&world.kek, enlist("scratch")), Err(Code::AgentRefused));
     assert_eq!(ask(&world.titech, Request::Terms("other".into())), Err(Code::AgentRefused));
     assert!(matches!(ask(&world.titech, enlist("scratch")), Ok(Reply::Enlisted(_))));
-    // Nobody takes its holder for the PoP of the site.
+    // No site mistakes its holder for the PoP of the site.
     let imposed = raw::serve_as(&stolen);
     let error = raw::dialler(&world.kek, &raw::user(&world.kek)).secure(&raw::name(&world.titech), imposed);
     assert_eq!(error.err().unwrap().code, Code::WrongSite);
@@ -758,12 +758,12 @@ fn a_revoked_agent_is_disconnected() {
     wait_until(Duration::from_secs(10), || !is_up(titech), &|| titech.logged());
     let output = copy.wait_with_output().unwrap();
     assert!(!output.status.success() && !agent.root.join("large").exists(), "{output:?}");
-    // It says why it cannot come back, and comes back when its user has logged in anew.
+    // It says why it cannot reconnect, and reconnects when its user has logged in again.
     wait_until(Duration::from_secs(20), || agent.logged().contains("RK-AUTH-5"), &|| agent.logged());
     assert!(!is_up(titech));
     person.login(titech);
     agent.wait_until_up();
-    // Nor does who is mapped to another account.
+    // Nor does a user who is mapped to another account.
     if is_root() {
         titech.ok(&["map", "add", "--yes", &principal, &account()]);
         wait_until(Duration::from_secs(10), || !is_up(titech), &|| titech.logged());

@@ -158,7 +158,7 @@ fn a_killed_hub_is_reconnected_and_a_copy_resumes_at_the_block() {
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(fs::read(sites.right.root().join("large")).unwrap() == content);
-    // What was written is not sent again: only what was under way, a few blocks.
+    // Written blocks are not sent again: only a few blocks in flight are.
     let resumed = report["bytes_skipped"].as_u64().unwrap();
     assert!(resumed >= 8 << 20, "{report}");
     sites.wait_for_lines(&["left", "right"]);
@@ -239,7 +239,7 @@ fn unknown_tickets_are_refused() {
         assert!(is_closed(sock));
     }
     drop((used, open));
-    // Who has a good one is served all the same.
+    // A peer with a valid ticket is served all the same.
     let file = sites.scratch("file", b"content");
     left.ok(&["cp", &file, &right.place("file")]);
 }
@@ -359,7 +359,7 @@ fn the_route_is_shown_and_an_administrator_may_forbid_it() {
     assert!(String::from_utf8_lossy(&shown.stdout).contains("not taken: the administrator forbids it"));
 }
 
-/// The commands of a page's block that begins after `At `SITE``, with what follows `#`.
+/// The commands of a page's block that begins after `At `SITE``, with `#` comments.
 fn commands_at(page: &str, site: &str) -> Vec<(String, String)> {
     let start = page.find(&format!("At `{site}`")).unwrap_or_else(|| panic!("no block of {site}"));
     let block = page[start..].split("```").nth(1).unwrap();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 const WITHIN: Duration = Duration::from_secs(30);
 const SECRET: &[u8] = b"POST /shutdown HTTP/1.0\r\n\r\n";
 
-/// A service of the inside that greets like SSH, and what it heard on each connection.
+/// A service of the internal network that greets like SSH, and the bytes it received on each connection.
 struct Inside {
     address: SocketAddr,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -55,7 +55,7 @@ fn listen(mut sock: TcpStream, on_bytes: &dyn Fn(&[u8])) {
     }
 }
 
-/// A hub that passes circuits on as a PoP in the field does, with nobody's word for addresses inside.
+/// A hub that relays circuits as a PoP in the field does, without permission for internal addresses.
 fn hub(dir: &std::path::Path) -> Site {
     let mut hub = Site::start(dir, "hub");
     hub.environment = vec![("RENKEI_RELAY_PRIVATE", "")];
@@ -91,7 +91,7 @@ fn circuit(session: &mut Session, hub: &Site, to: &str, seed: u8) -> TcpStream {
     sock
 }
 
-/// What comes back on a circuit on which this was said.
+/// The bytes received on a circuit after sending these.
 fn say(mut circuit: TcpStream, bytes: &[u8]) -> String {
     let mut answer = Vec::new();
     // Both ends may have gone.
@@ -121,7 +121,7 @@ fn a_card_cannot_point_a_relay_at_its_internal_network() {
     await_logged(&hub, "RK-ROUTE-11");
     assert_eq!(inside.heard.lock().unwrap().len(), 0, "the service inside was dialled");
 
-    // Also where the administrator gave the word: what is there is no PoP of that site.
+    // Even with the administrator's permission: the target is no PoP of that site.
     hub.ok(&["trust", "allow-private", "evil"]);
     let mut hub = hub;
     hub.restart();
@@ -136,7 +136,7 @@ fn a_card_cannot_point_a_relay_at_its_internal_network() {
 fn a_relay_dials_only_the_pop_of_the_named_site() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, right) = (Site::start(dir.path(), "hub"), Site::start(dir.path(), "right"));
-    // What a PoP says to whoever says nonsense, once a circuit leads to it.
+    // The reply of a PoP to garbage, once a circuit leads to it.
     let (nonsense, refused) = (&b"RENKEI-CIRCUS/1\n"[..], "RK-WIRE-5");
     let authority = pretender(&hub, right.address);
     let user = raw::issue_user(&authority, "mallory", 1, SystemTime::now());

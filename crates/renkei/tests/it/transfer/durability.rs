@@ -1,4 +1,4 @@
-//! Nothing that was acknowledged is lost, whatever is killed or cut and whenever, and the same command goes on.
+//! Acknowledged data is never lost, whatever is killed or cut and whenever, and the same command resumes.
 
 use crate::federation::Federation;
 use crate::relay::proxy::Proxy;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const KILLS: u32 = 52;
 /// Kill points of one copy, which then runs to its end.
 const KILLS_EACH: u32 = 6;
-/// What the connection carries a second, so that there is time to kill something.
+/// Rate of the connection per second, slow enough to kill a process during the copy.
 const RATE: u64 = 45_000_000;
 /// A run that was not killed ends within.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
@@ -144,7 +144,7 @@ impl Stage {
         files.filter(|file| file.extension().is_some_and(|e| e == "journal")).map(|file| kept_by(&file)).sum()
     }
 
-    /// What is left beside the copy: journals and markers.
+    /// Leftovers beside the copy: journals and markers.
     fn left(&self) -> Vec<PathBuf> {
         let sites = [&self.federation.titech, &self.federation.kek];
         let folders = sites.map(|site| fs::read_dir(site.dir().join("state/journal")).unwrap());
@@ -186,7 +186,7 @@ fn runs_on(child: &mut Child, mut until: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// What a run that came to its end has to say.
+/// The final report of a run.
 fn report(child: Child) -> (Option<i32>, Value) {
     let output = child.wait_with_output().unwrap();
     let value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -225,7 +225,8 @@ fn copies_under_blows(random: &mut Random) -> (u32, u32, u32) {
     (blows, round, resumed)
 }
 
-/// Copies under blows until none is left, then to the end; returns their number and what the last run kept.
+/// Copies under kills and cuts until none is left, then to the end; returns their number and the extents
+/// the last run kept.
 fn one_copy(stage: &mut Stage, direction: Direction, round: u32, random: &mut Random) -> (u32, u64) {
     let (at, arguments) = stage.destination(direction, round);
     let (mut struck, mut kept) = (0, 0);
@@ -266,7 +267,7 @@ fn put_down(child: Option<Child>) -> bool {
     let Some(mut child) = child else { return false };
     let _ = child.kill();
     let (status, report) = report(child);
-    // What it said counts also if it was killed before it could end.
+    // Its report counts even if it was killed before its end.
     status.is_none_or(|status| status == 0) && report["failed"] == 0
 }
 
@@ -283,7 +284,7 @@ fn wait_for_moment(stage: &Stage, direction: Direction, random: &mut Random, chi
     })
 }
 
-/// The same command once more, to the end; returns what it did not have to send.
+/// The same command once more, to the end; returns the bytes it did not have to send.
 fn finish(stage: &Stage, direction: Direction, at: &Path, arguments: &[String]) -> u64 {
     // A receiver that has not noticed yet that its peer is gone may keep more than this, never less.
     let kept = stage.kept();

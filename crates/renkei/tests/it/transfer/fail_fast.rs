@@ -1,4 +1,4 @@
-//! What cannot work is said at once, once, and is not gone on with.
+//! Copies that cannot work fail at once, once, and stop.
 
 use crate::federation::{Federation, Site, account};
 use crate::identity::administration::until;
@@ -24,8 +24,8 @@ fn give_to_daemon(path: &Path) {
     std::os::unix::fs::chown(path, Some(daemon.uid), Some(daemon.gid)).unwrap();
 }
 
-/// A federation whose user of titech is `daemon` at kek, whose the storage is; none where that
-/// account cannot be had.
+/// A federation whose user of titech is `daemon` at kek, the owner of the storage; none where that account is
+/// unavailable.
 pub fn with_daemon() -> Option<Federation> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: needs root to serve another account");
@@ -78,7 +78,7 @@ fn a_directory_that_cannot_be_written_is_one_failure() {
     assert_eq!(std::fs::read(kek.root().join("tree/open/good")).unwrap(), b"good");
     assert_eq!(std::fs::read_dir(kek.root().join("tree/closed")).unwrap().count(), 0);
 
-    // A directory in it that is there and open gets what is for it.
+    // An existing writable directory in it gets its files.
     let inner = kek.root().join("tree/closed/d7");
     std::fs::create_dir(&inner).unwrap();
     give_to_daemon(&inner);
@@ -157,7 +157,7 @@ impl Drop for Running {
     }
 }
 
-/// The first line that a command says to the person who waits.
+/// The first line of a command on the terminal.
 fn first_word(site: &Site, arguments: &[&str]) -> String {
     let mut command = site.command();
     let child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -201,7 +201,7 @@ fn a_storage_in_use_by_a_volume_is_not_removed() {
     assert!(error["cause"].as_str().unwrap().contains("the volume genome is in it"), "{told}");
     assert!(kek.ok(&["storage", "list"]).contains("data "));
     kek.ok(&["storage", "remove", "data", "--yes"]);
-    // Whoever did it all the same is told how it is mended.
+    // A user who did it all the same gets the remedy.
     until("the volume has a condition", || {
         let (_, status) = kek.json(&["status"]);
         let conditions = status["conditions"].as_array().unwrap().clone();
@@ -225,7 +225,7 @@ fn a_silent_host_is_reported_while_it_is_dialled() {
     assert!(line.starts_with("renkei: kek does not answer titech yet"), "{line}");
     let line = first_word(titech, &["doctor", "kek"]);
     assert!(line.contains("does not answer yet"), "{line}");
-    // What is only tried is given up as soon as it would be told.
+    // Mere attempts are given up as soon as they would be reported.
     let start = Instant::now();
     for arguments in [&["route", "kek"][..], &["route", &titech.root_place(), "kek"]] {
         let (_, told) = titech.json(arguments);
@@ -309,7 +309,7 @@ fn progress_shows_bytes_rate_and_remaining_time() {
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
     let why = titech.ok(&["why", &id]);
     assert!(words.iter().all(|word| why.contains(word)), "{why}");
-    // One that is paused keeps what it has reached, without a rate.
+    // A paused one keeps its progress, without a rate.
     titech.ok(&["pause", &id]);
     let start = std::time::Instant::now();
     let paused = loop {
@@ -344,7 +344,8 @@ fn a_route_that_just_failed_is_not_shown_as_good() {
     let shown = titech.renkei(&["route", "kek"]);
     assert_eq!(shown.status.code(), Some(8), "no way leads there");
     assert!(!String::from_utf8_lossy(&shown.stdout).contains("->"));
-    // Between two places the PoP of the first tries; of one that cannot be asked, only the cards tell.
+    // Between two places the PoP of the first tries; for a PoP that cannot be asked, only the cards
+    // are used.
     let (_, between) = titech.json(&["route", &titech.root_place(), &kek.root_place()]);
     assert_eq!(between["ways"][0]["chosen"], false, "{between}");
     assert!(between["ways"][0]["failed"].as_str().unwrap().contains("RK-NET-2"), "{between}");

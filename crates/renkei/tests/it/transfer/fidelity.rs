@@ -1,4 +1,4 @@
-//! What arrives is what was sent: content, names, metadata, links and holes, in every direction.
+//! Copies are faithful: content, names, metadata, links and holes, in every direction.
 
 use crate::federation::{Federation, Site};
 use crate::relay::proxy::Proxy;
@@ -188,7 +188,7 @@ fn wait_for_walk(pid: u32) {
     }
 }
 
-/// Files are changed after they were found and before they are read: the connection lets nothing through meanwhile.
+/// Files are changed after they were found and before they are read: the connection is blocked in between.
 #[test]
 fn files_that_change_fail_alone() {
     let federation = Federation::two();
@@ -196,7 +196,7 @@ fn files_that_change_fail_alone() {
     let source = federation.scratch().join("changing");
     let sub = source.join("sub");
     fs::create_dir_all(&sub).unwrap();
-    // Large enough that its bytes fill all buffers on the way, so that what is deeper is not read yet.
+    // Large enough that its bytes fill all buffers on the way, so that deeper files are not read yet.
     fs::write(source.join("first"), noise(1, 96 * MIB)).unwrap();
     for name in ["grows", "kept", "replaced", "shrinks", "vanishes"] {
         fs::write(sub.join(name), noise(2, 3 * MIB)).unwrap();
@@ -227,7 +227,7 @@ fn files_that_change_fail_alone() {
     let arrived = tree::read(&kek.root().join("changing"));
     let files: Vec<&[u8]> = arrived.keys().map(Vec::as_slice).collect();
     assert_eq!(files, [&b""[..], b"first", b"sub", b"sub/kept"]);
-    // The same command again ends what was left, although the directory it makes is there now.
+    // The same command again completes the copy, although the directory it makes exists now.
     titech.ok(&["cp", "-r", text(&source), &kek.place("changing")]);
     let arrived = tree::read(&kek.root().join("changing"));
     assert_same(&tree::read(&source), &arrived);
@@ -260,7 +260,7 @@ fn a_file_that_is_continuously_written_is_reported() {
     assert_eq!(fs::read(kek.root().join("busy/still")).unwrap(), noise(2, 3 * MIB));
 }
 
-/// Makes what the trailing-slash cases start from.
+/// Makes the files of the trailing-slash cases.
 fn make_case(dir: &Path) {
     for sub in ["run7/sub", "other", "old", "full/run7"] {
         fs::create_dir_all(dir.join(sub)).unwrap();
@@ -311,7 +311,7 @@ fn names_and_slashes_have_the_meaning_of_cp() {
     }
 }
 
-/// Where cp and rsync differ, a slash at the end of a source means what it means to rsync.
+/// Where cp and rsync differ, a slash at the end of a source has the meaning of rsync.
 #[test]
 fn a_slash_after_a_source_means_its_contents() {
     let federation = Federation::two();
@@ -389,7 +389,7 @@ fn sync_sends_differences_and_removes_with_delete() {
     }
 }
 
-/// What the source has and does not send is not removed at the destination.
+/// Entries that the source has and does not send are not removed at the destination.
 #[test]
 fn sync_removes_no_name_of_a_special_file() {
     let federation = Federation::two();
@@ -448,7 +448,7 @@ fn files_replace_files_and_nothing_else() {
     fs::write(here.join("src/name/in"), b"in").unwrap();
     fs::write(here.join("file"), b"new").unwrap();
 
-    // A file by a file: a new inode, so that who reads the old one goes on reading it.
+    // A file by a file: a new inode, so that readers of the old one continue.
     fs::write(far.join("file"), b"old and longer").unwrap();
     let old = fs::metadata(far.join("file")).unwrap().ino();
     titech.ok(&["cp", text(&here.join("file")), &kek.place("file")]);

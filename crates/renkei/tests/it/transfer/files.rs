@@ -83,7 +83,7 @@ fn many_callers_read_and_write_concurrently() {
                 for (part, at) in content.chunks(100_000).zip((0..).step_by(100_000)) {
                     files.operate(Op::Write { handle: file, offset: at }, part).unwrap();
                 }
-                // What was written is read back, also before it is published.
+                // Written bytes are read back, even before they are published.
                 let mut seen = [0; 10];
                 assert_eq!(files.read(file, 123_456, &mut seen).unwrap(), 10);
                 assert_eq!(seen, content[123_456..123_466]);
@@ -264,7 +264,7 @@ fn an_unmapped_user_loses_access_at_once() {
     };
     assert_eq!(refused.code, Code::NotMapped, "{refused}");
     assert_eq!(publish(&files, file).unwrap_err().code, Code::NotMapped);
-    // What was not published is gone, as if it had never been.
+    // Unpublished writes are gone completely.
     while crate::tree::count(kek.root()) > 1 {
         assert!(start.elapsed() < SOON);
         std::thread::sleep(Duration::from_millis(20));
@@ -294,7 +294,7 @@ fn an_orderly_end_leaves_no_draft_and_no_journal() {
 
 static NEXT_KEY: AtomicU8 = AtomicU8::new(1);
 
-/// A session opened by hand: the ticket, and what holds it.
+/// A session opened by hand: the ticket, and its connection.
 fn opened(federation: &Federation) -> (renkei_mover::connect::dial::Session, Ticket) {
     let Federation { titech, kek, .. } = federation;
     let mut session = raw::connect(titech, &raw::user(titech), kek).unwrap();
@@ -448,7 +448,7 @@ fn a_storage_of_another_site_passes_the_suite() {
     assert_eq!(refused.code, Code::Unsupported, "conditions are checked where the files are");
     drop(workspace);
     let begun = Instant::now();
-    // The PoP removes what is left of a session after its end.
+    // The PoP removes the leftovers of a session after its end.
     while fs::read_dir(kek.root().join("place")).unwrap().count() > 0 {
         assert!(begun.elapsed() < SOON, "something is left");
         std::thread::sleep(Duration::from_millis(20));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// A tree with sources, what is made of them, and a directory for what does not matter.
+/// A tree with sources, built files, and a directory without interest.
 fn fill(root: &Path) {
     for (path, text) in [
         ("run/a.h5", "a"),

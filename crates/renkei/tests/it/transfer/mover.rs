@@ -1,5 +1,5 @@
-//! The mover between two threads over a store that keeps a log and fails on demand: what is done before what, and
-//! what a failure leaves behind.
+//! The mover between two threads over a store that keeps a log and fails on demand: the order of operations, and the
+//! state after failures.
 
 use crate::tree::{self, MIB, assert_same, noise};
 use renkei_core::error::{Code, Error};
@@ -76,19 +76,19 @@ fn queued_bytes_are_sent_with_the_next_write() {
     assert!(reading.join().unwrap().unwrap() == [&start[..], &start, &more].concat());
 }
 
-/// What both ends say, and how far the sender was told that things are done.
+/// The reports of both ends, and the acknowledgements of the sender.
 struct Outcome {
     sent: Result<Summary, Error>,
     received: Result<Summary, Error>,
     told: Progress,
 }
 
-/// Sends what is in `from` into `store`.
+/// Sends the tree in `from` into `store`.
 fn transfer(from: &Path, store: &dyn Store) -> Outcome {
     transfer_as(&Account::own().unwrap(), from, store)
 }
 
-/// Sends what is in `from` into `store`; an account reads and writes.
+/// Sends the tree in `from` into `store`; an account reads and writes.
 fn transfer_as(account: &Account, from: &Path, store: &dyn Store) -> Outcome {
     let site = SiteName::parse("kek").unwrap();
     let host = credential(&site);
@@ -194,7 +194,7 @@ fn assert_content_before_name(events: &[Event]) {
     }
 }
 
-/// How many files have final names that last, whatever happens next.
+/// Number of files with durable final names, whatever happens next.
 fn durable_files(events: &[Event]) -> u64 {
     let lasts = |rename: &&Event| {
         let to = rename.to.as_ref().unwrap();
@@ -224,7 +224,7 @@ fn files_are_synced_before_the_rename_and_before_the_acknowledgement() {
     let events = store.events();
     assert_content_before_name(&events);
     assert_eq!(durable_files(&events), 6);
-    // Nothing changes after the last sync but what a sync followed.
+    // After the last sync there are only changes that need no sync.
     let last_change =
         events.iter().filter(|event| event.op.changes() && !is_sync(event.op)).map(|e| e.ended).max();
     let last_sync = events.iter().filter(|event| is_sync(event.op)).map(|event| event.began).max();
@@ -235,8 +235,8 @@ fn is_sync(op: Op) -> bool {
     matches!(op, Op::SyncData | Op::SyncAll | Op::SyncFile | Op::SyncDir | Op::SyncFs)
 }
 
-/// The machine stops at every single change in turn: what the sender was told is done is on the disk.
-/// Disks and parallel file systems write whole blocks at their own boundaries best.
+/// The machine stops at every single change in turn: acknowledged files are on the disk. Disks and parallel file
+/// systems write whole blocks at their own boundaries best.
 #[test]
 fn large_files_are_written_in_whole_aligned_blocks() {
     let (dir, store) = prepared();
@@ -356,7 +356,7 @@ fn make_all_nobodys(top: &Path, nobody: &Account) {
     }
 }
 
-/// A tree whose directories nobody may write to is copied over the copy of it, by an account that modes hold back.
+/// A tree with read-only directories is copied over its earlier copy, by an account that modes hold back.
 #[test]
 fn a_read_only_tree_is_copied_again_by_an_ordinary_account() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Names of what is copied: listed with -v, given by patterns in places at sites, chosen by rules as rsync has them.
+//! Names of copied files: listed with -v, given by patterns in places at sites, selected by rules as in rsync.
 
 use crate::federation::{Federation, Site};
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ fn verbose_copies_list_what_arrived_in_each_direction() {
     let down = federation.scratch().join("down");
     fs::create_dir(&down).unwrap();
     assert_eq!(listed(&["cp", "-rv", &kek.place("run"), down.to_str().unwrap()]), all, "down");
-    // What is there already is not listed, and without -v nothing is.
+    // Existing files are not listed, and without -v no names are.
     fs::write(titech.root().join("run/a"), "another content").unwrap();
     let (from, to) = (format!("{here}/"), kek.place(""));
     assert_eq!(listed(&["cp", "-ruv", &here, &to]), set(&["run/a"]));
@@ -99,7 +99,7 @@ fn patterns_in_places_at_sites_are_expanded() {
     assert!(none.status.code() == Some(3) && told.contains("no name matches the pattern"), "{told}");
 }
 
-/// What rsync copies under the same rules.
+/// The names rsync copies under the same rules.
 fn by_rsync(from: &Path, rules: &[&str], to: &Path) -> BTreeSet<String> {
     let output = Command::new("rsync").arg("-r").args(rules).arg(from).arg(to).output().unwrap();
     assert!(output.status.success(), "{rules:?}: {output:?}");

@@ -1,4 +1,4 @@
-//! Copies that are held back: a class and a limit reach whoever sends, and both keep their word.
+//! Throttled copies: a class and a limit reach every sender, and both are kept.
 
 use crate::federation::Federation;
 use std::fs;

@@ -24,7 +24,7 @@ fn text(path: &Path) -> &str {
 struct Guarded(Option<Child>);
 
 impl Guarded {
-    /// What it said, when it ended within [`WITHIN`].
+    /// Its report, if it ended within [`WITHIN`].
     fn output(mut self) -> Output {
         let begin = Instant::now();
         while self.0.as_mut().unwrap().try_wait().unwrap().is_none() {
@@ -99,7 +99,7 @@ impl Disks {
     }
 
     fn assert_stopped(&self, code: &str) {
-        // Nothing is copied from the first moment on; what is wrong may change its code within the second.
+        // Copies stop from the first moment on; the code of the condition may change within the second.
         assert!(self.copy("x").is_err());
         assert_told(self.kek(), "small", Some(code));
         assert_eq!(self.copy("x"), Err(code.to_owned()));
@@ -131,7 +131,7 @@ fn await_health(site: &Site, problem: Option<String>) {
     }
 }
 
-/// What a directory has beside the marker.
+/// The entries of a directory beside the marker.
 fn names(dir: &Path) -> Vec<String> {
     let listed = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = listed.filter(|name| name != STORAGE).collect();
@@ -167,7 +167,7 @@ fn a_disk_exchanged_under_a_running_pop_is_detected() {
     let Some(mounted) = disks.mount("a") else { return };
     disks.kek().ok(&["storage", "add", "small", text(&disks.point), "--require-mount=no"]);
     disks.copy_in_time("one");
-    // As `umount -l` does, under what is open.
+    // As `umount -l` does, under open files.
     drop(mounted);
     disks.assert_stopped("RK-STORE-27");
     let mounted = disks.mount("b").unwrap();
@@ -358,7 +358,7 @@ fn a_storage_of_an_older_version_is_accepted_and_its_marker_kept() {
     disks.federation.kek.restart();
     assert_eq!(disks.federation.titech.ok(&["cat", "kek:/data/old"]), "old");
     let text = fs::read_to_string(&marker).unwrap();
-    // Who removes it, removes nothing of worth: not through renkei, and by hand it is there again.
+    // Removing it has no effect: renkei refuses it, and a marker removed by hand is written again.
     let (status, refused) = disks.federation.titech.json(&["rm", &format!("kek:/data/{STORAGE}")]);
     let told = refused.to_string();
     assert!(status != 0 && told.contains(Code::PermissionDenied.row().id), "{told}");

@@ -1,4 +1,4 @@
-//! A home whose catalogue has files that lie at a site that follows: shown and read at once, brought soon.
+//! A home whose catalogue has files that are stored at a follower: shown and read at once, pulled soon.
 
 use crate::federation::{Federation, Site, account};
 use crate::tree;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const WITHIN: Duration = Duration::from_secs(30);
-/// The folder in which the home gathers what comes.
+/// The folder in which the home receives files.
 const INCOMING: &str = ".rk~0000617761790000-0000000000000000";
 
 /// A volume of kek that titech writes and nig reads.
@@ -41,7 +41,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the home says lies elsewhere, in files.
+/// The files that are stored elsewhere, according to the home.
 fn elsewhere(kek: &Site) -> u64 {
     let (_, told) = kek.json(&["volume", "show", "genome"]);
     let sites = told["standing"]["away"].as_array().cloned().unwrap_or_default();
@@ -49,7 +49,7 @@ fn elsewhere(kek: &Site) -> u64 {
     sites.iter().filter_map(|site| site["files"].as_u64()).sum()
 }
 
-/// How many files the home has, as `where` tells.
+/// How many files the home has, according to `where`.
 fn at_home(kek: &Site) -> u64 {
     let (_, told) = kek.json(&["where", "kek:/genome"]);
     let rows = told["replicas"].as_array().unwrap();
@@ -82,7 +82,7 @@ fn files_written_at_a_follower_are_readable_everywhere_before_their_upload() {
     kek.ok(&["mv", "kek:/genome/far/b", "kek:/genome/c"]);
     assert_eq!(kek.ok(&["ls", "kek:/genome"]), "c\nfar\nfirst\n");
     assert_eq!(at_home(kek), 0);
-    // Who cannot reach the only site that has it is told so.
+    // A site that cannot reach the only holder gets an error.
     federation.titech.stop();
     let (kek, titech) = (&federation.kek, &mut federation.titech);
     let (_, told) = kek.json(&["cp", "kek:/genome/far/a", out.with_file_name("no").to_str().unwrap()]);

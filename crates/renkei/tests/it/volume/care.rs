@@ -28,7 +28,7 @@ fn subscribe(site: &Site, more: &[&str]) {
     site.ok(&[&with[..], more].concat());
 }
 
-/// Waits until what a site shows of the volume is so.
+/// Waits until the shown state of the volume at a site meets a condition.
 fn await_shown(site: &Site, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -75,7 +75,7 @@ fn replicas_follow_the_policy_and_are_moved_when_a_site_is_lost() {
         short(shown) == Some(0) && of("titech")["passed"] == "Lost" && of("osaka")["missing_files"] == 0
     });
     assert!(osaka.root().join("genome/raw/7").exists(), "{shown:#}");
-    // Back again: what came meanwhile is brought, then the one that stood in is let go.
+    // Back again: newer files are pulled, then the substitute is released.
     fs::write(federation.kek.root().join("genome/late"), "late").unwrap();
     await_shown(&federation.kek, "the catalogue has it", |shown| shown["standing"]["kept"][0]["files"] == 42);
     federation.titech.restart();
@@ -131,7 +131,7 @@ fn scrub_finds_and_repairs_corrupt_replicas_in_the_background() {
     let shown = await_shown(titech, "it is found", wrong);
     assert_eq!(shown["standing"]["verified"]["examples"][0][0], "raw/7", "{shown:#}");
     await_shown(titech, "it is mended", |_| fs::read(plain(titech)).is_ok_and(|bytes| bytes == b"read 7"));
-    // At the home the digest says whose bytes are right.
+    // At the home the digest decides which bytes are correct.
     tree::rot(&plain(kek));
     kek.ok(&["volume", "set", "genome", "verify_rate=100MB/s"]);
     let shown = await_shown(kek, "it is found", wrong);
@@ -168,12 +168,12 @@ fn quotas_are_exact() {
         (Some(1_100_000), Some(0)),
         "{df:#}"
     );
-    // Less is never refused, and what goes makes room at once.
+    // Shrinking is never refused, and removed files free space at once.
     assert_eq!(put("fits", room - 10).0, 0);
     kek.ok(&["rm", "kek:/genome/fits"]);
     assert_eq!(put("again", room).0, 0);
     assert_ne!(put("one", 1).0, 0);
-    // What others do is counted and not refused; seven more names are the last.
+    // Local changes are counted and not refused; seven more names are the last.
     fs::remove_file(kek.root().join("genome/again")).unwrap();
     fs::write(kek.root().join("genome/behind"), vec![0; room as usize + 7]).unwrap();
     assert!(kek.ok(&["volume", "check", "genome"]).contains("checked"));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 const WITHIN: Duration = Duration::from_secs(30);
-/// The folder in which the home gathers what comes.
+/// The folder in which the home receives files.
 const INCOMING: &str = ".rk~0000617761790000-0000000000000000";
 
 /// Waits until something is so.
@@ -80,7 +80,7 @@ fn a_new_version_of_the_same_size_and_time_is_pulled() {
         let content = vec![byte; 4000];
         kek.ok(&["cp", &dated(&federation, &content), &at(kek, "dated")]);
         until("it is held", || plain(titech, "dated").as_ref() == Some(&content));
-        // Who holds none until somebody asks.
+        // A follower without replicas until a read.
         until("it can be had", || osaka.renkei(&["replicate", "/genome/dated"]).status.success());
         until("it is what was asked for", || {
             osaka.ok(&["replicate", "/genome/dated"]);
@@ -93,7 +93,8 @@ fn a_new_version_of_the_same_size_and_time_is_pulled() {
     titech.ok(&["verify", "/genome/dated"]);
 }
 
-/// Spoils a byte of a plain file; the PoP stands still meanwhile, so that it sees nothing but what it was before.
+/// Corrupts a byte of a plain file; the PoP is stopped in the meantime, so that it only sees the attributes of
+/// before.
 fn rot(site: &Site, path: &str) {
     let pid = Pid::from_raw(site.pid() as i32).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
@@ -126,7 +127,7 @@ fn content_is_readable_while_one_site_has_it() {
     let told = told.to_string();
     assert!(told.contains("kek") && told.contains("titech"), "{told}");
     federation.kek.restart();
-    // What titech wrote and osaka got comes to the home from there.
+    // Files that titech wrote and osaka pulled reach the home from there.
     let (kek, titech) = (&federation.kek, &federation.titech);
     let blocker = kek.root().join("genome").join(INCOMING);
     fs::write(&blocker, "in the way").unwrap();
@@ -188,7 +189,7 @@ fn a_home_repairs_lost_bytes_from_a_replica() {
     assert_eq!(plain(kek, "raw/3").unwrap()[1..], b"read 3"[1..]);
     let (_, found) = kek.json(&["volume", "check", "genome"]);
     assert_eq!(found["found"]["changed"], 0, "{found}");
-    // What was written here is wrong and came to the home before: it comes back from there.
+    // A local file is corrupt and reached the home before: it is repaired from there.
     let new = federation.scratch().join("new");
     fs::write(&new, "written").unwrap();
     until("titech may write", || {
@@ -201,7 +202,7 @@ fn a_home_repairs_lost_bytes_from_a_replica() {
         titech.renkei(&["verify", "titech:/genome/own", "--repair"]);
         plain(titech, "own").is_some_and(|bytes| bytes == b"written")
     });
-    // Right again, by whatever: it is given out again. And what its owner writes is his new version.
+    // Once correct by any means it is served again. A write by its owner is a new version.
     rot(kek, "raw/3");
     assert!(kek.ok(&["verify", "kek:/genome"]).contains("11 files"));
     assert_eq!(kek.ok(&["cat", "kek:/genome/raw/3"]), "read 3");
@@ -210,7 +211,8 @@ fn a_home_repairs_lost_bytes_from_a_replica() {
     fs::write(&lost, "written anew").unwrap();
     until("it is the version", || text(&kek.renkei(&["cat", "kek:/genome/raw/3"]).stdout) == "written anew");
     assert!(kek.ok(&["verify", "kek:/genome"]).contains("11 files"));
-    // A disk that nobody knows to be wrong: what comes has not the digest that the home noted, and comes from another site.
+    // A disk with undetected corruption: the received bytes have another digest than the home recorded, and are pulled from
+    // another site.
     rot(kek, "raw/5");
     osaka.ok(&["replicate", "osaka:/genome/raw/5"]);
     assert_eq!(plain(&osaka, "raw/5").unwrap(), b"read 5");

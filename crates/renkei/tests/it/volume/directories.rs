@@ -1,5 +1,5 @@
-//! A volume's directory is one volume's of one site, whatever leads to it; and one to which its files were copied is taken when that
-//! is said.
+//! A volume's directory belongs to one volume of one site, by whatever path; and a directory to which its files were copied is
+//! accepted on request.
 
 use crate::cli::errors::Mounted;
 use crate::federation::{Federation, Site, account};
@@ -50,7 +50,7 @@ fn code(told: &Value) -> &str {
     told["error"]["code"].as_str().unwrap_or_default()
 }
 
-/// The home's files, by what is in them.
+/// The home's files, by their content.
 fn files(federation: &Federation) -> Vec<Vec<u8>> {
     let run = federation.kek.root().join("genome/run");
     (0..5).map(|n| fs::read(run.join(format!("f{n}"))).unwrap()).collect()
@@ -155,7 +155,7 @@ fn a_directory_claimed_by_two_sites_stays_with_the_first() {
     assert_eq!(federation.kek.ok(&["ls", "kek:/genome/run"]).lines().count(), 5);
 }
 
-/// What is shown of the volume at its home.
+/// The shown state of the volume at its home.
 fn shown(site: &Site) -> Value {
     let (status, told) = site.json(&["volume", "show", "genome"]);
     assert_eq!(status, 0, "{told}");
@@ -242,7 +242,7 @@ fn an_exchanged_replica_directory_is_reported_until_accepted() {
             federation.titech.stop();
             federation.titech.restart();
         }
-        // What is not held any more is read at the home.
+        // Evicted files are read at the home.
         assert_eq!(federation.titech.renkei(&["cat", "titech:/genome/run/f3"]).stdout, [3; 1003]);
         await_condition(&federation.titech, "RK-NS-10", true);
     }

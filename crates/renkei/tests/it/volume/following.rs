@@ -1,4 +1,4 @@
-//! Volumes over two sites: what a site that follows one sees, holds and gives out.
+//! Volumes over two sites: the view, the replicas and the reads of a follower.
 
 use crate::federation::{Federation, Site, account};
 use crate::tree;
@@ -96,7 +96,7 @@ fn content_is_read_from_the_home_or_from_valid_replicas() {
     federation.titech.ok(&["replicate", "titech:/genome"]);
     assert_eq!(held(&federation.titech), (301, 301));
     assert!(federation.titech.ok(&["verify", "titech:/genome"]).contains("301 files"));
-    // A replica that somebody spoiled is not given out.
+    // A corrupt replica is not served.
     let plain = federation.titech.root().join("genome/2026/x.bam");
     let mut bytes = fs::read(&plain).unwrap();
     bytes[1000] ^= 1;
@@ -113,7 +113,7 @@ fn content_is_read_from_the_home_or_from_valid_replicas() {
     let told = federation.kek.json(&["verify", "kek:/genome"]);
     assert_eq!(told.1["failures"][0]["path"], "2026/raw/7", "{told:?}");
     await_that(|| fs::read(&plain).is_ok_and(|bytes| bytes == b"read 7"));
-    // What is held can be read while the home is away, and what is known of the rest is shown.
+    // Replicas can be read while the home is away, and the names of the rest are shown.
     fs::write(federation.kek.root().join("genome/2026/late"), "late").unwrap();
     await_output(&federation.titech, &["ls", "titech:/genome/2026"], |text| text.contains("late"));
     federation.kek.kill9();
@@ -128,7 +128,7 @@ fn content_is_read_from_the_home_or_from_valid_replicas() {
     assert!(!federation.titech.root().join("genome/2026/raw/7").exists());
 }
 
-/// The files below the plain directory of a volume, with what is in them.
+/// The files below the plain directory of a volume, with their contents.
 fn plain(site: &Site) -> tree::Tree {
     tree::read(&site.root().join("genome"))
 }
@@ -142,7 +142,7 @@ fn pinned_replicas_are_pulled_and_follow_renames() {
     titech.ok(&[&["volume", "subscribe", "genome", "--from", "kek"], &all[..]].concat());
     let (home, here) = (kek.root().join("genome"), titech.root().join("genome"));
     await_that(|| held(titech) == (301, 301));
-    // New, written anew, renamed, over another, with its folder, and removed.
+    // New, rewritten, renamed, over another, with its folder, and removed.
     fs::create_dir(home.join("in")).unwrap();
     fs::write(home.join("in/new"), "new").unwrap();
     fs::write(home.join("2026/raw/1"), "written anew").unwrap();
@@ -208,7 +208,7 @@ fn corruption_found_by_verify_is_repaired_by_the_next_verify() {
     fs::remove_file(raw.join("7")).unwrap();
     tree::rot(&raw.join("8"));
     let all = held(titech);
-    // Found, and told with what helps and where it is.
+    // Found, and reported with the remedy and the path.
     let verify = |more: &[&str]| titech.json(&[&["verify", "titech:/genome/2026/raw"], more].concat());
     let (status, told) = verify(&[]);
     let failures = told["failures"].as_array().unwrap();
@@ -219,7 +219,7 @@ fn corruption_found_by_verify_is_repaired_by_the_next_verify() {
         assert!(failure.to_string().contains("verify --repair"), "{told}");
     }
     assert_eq!(held(titech), (all.0 - 2, all.1));
-    // Found again as long as nobody brings it.
+    // Found again until it is repaired.
     assert_eq!(verify(&[]).1["failures"].as_array().unwrap().len(), 2);
     let (_, told) = verify(&["--repair"]);
     assert!(
@@ -262,7 +262,7 @@ fn following_needs_a_grant() {
     await_output(titech, &["ls", "titech:/genome"], |text| text.contains("2026"));
     let refused = titech.json(&["replicate", "titech:/genome"]);
     assert_eq!(refused.1["error"]["code"], Code::NotAllowed.to_string(), "{refused:?}");
-    // Taken back: what is known stays, nothing new comes.
+    // Revoked: known names stay, no new ones come.
     kek.ok(&["volume", "revoke", "genome", "titech"]);
     let told = |text: &str| text.contains("RK-AUTH-14");
     await_output(titech, &["--json", "volume", "show", "genome"], told);
@@ -292,7 +292,7 @@ fn each_site_reports_its_replicas() {
         rows.map(|row| format!("{} {} {}", row["site"], row["role"], row["files"]).replace('"', ""))
             .collect::<Vec<_>>()
     };
-    // Somebody from elsewhere may read there, and not fill the disk.
+    // A user of another site may read there, and not fill the disk.
     titech.take_card(&osaka);
     osaka.take_card(titech);
     osaka.ok(&["volume", "grant", "genome", "*@titech", "read"]);

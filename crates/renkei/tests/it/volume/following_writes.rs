@@ -1,5 +1,5 @@
-//! Changes that sites which follow a volume make first: what is seen where, what survives cuts and kills, and what becomes of
-//! the same file changed at two sites.
+//! Changes that start at followers: their visibility, their durability through cuts and kills, and conflicts of one file
+//! changed at two sites.
 
 use crate::federation::{Federation, Site, account};
 use crate::mount::can_mount;
@@ -61,7 +61,7 @@ fn names(site: &Site) -> Vec<String> {
     names
 }
 
-/// Waits until all sites show the same names and none has anything to hand in.
+/// Waits until all sites show the same names and no outbox has an entry.
 pub fn await_same(home: &Site, followers: &[&Site]) -> Vec<String> {
     let begun = Instant::now();
     loop {
@@ -85,7 +85,7 @@ pub fn await_content(home: &Site) {
     }
 }
 
-/// What files hold, by path, as a site gives them out.
+/// The contents of files, by path, as a site serves them.
 fn contents(site: &Site, to: &Path) -> BTreeMap<String, Vec<u8>> {
     let _ = fs::remove_dir_all(to);
     site.ok(&["cp", "-r", "/genome/", to.to_str().unwrap()]);
@@ -321,7 +321,7 @@ fn quotas_hold_at_the_writing_follower() {
     await_that(|| handed(titech).1.is_some() && handed(&federation.kek).1 == handed(titech).1);
     let (used, share) = handed(titech);
     assert_eq!(share, Some((1_000_000 - used) / 2), "half of what is left");
-    // What the home hands out nobody gets there.
+    // A follower does not get more access than the home gives.
     let refused = put(&federation.kek, "home", 600_000);
     assert_eq!(refused.1["error"]["code"], Code::QuotaExceeded.to_string(), "{refused:?}");
     assert!(refused.1.to_string().contains("may still add"), "{refused:?}");
@@ -401,7 +401,7 @@ fn a_mount_writes_at_a_follower() {
     let second = federation.scratch().join("second");
     fs::create_dir(&second).unwrap();
     titech.ok(&["mount", "/genome", second.to_str().unwrap()]);
-    // What is changed in one mount the other shows at once, also what it knows.
+    // Changes in one mount are seen in the other at once, even if cached.
     let shown = (1..=5).map(|n| {
         let (mine, other) = (point.join("in/6"), second.join("in/6"));
         let before = fs::metadata(&other)?.permissions().mode() & 0o777;
@@ -436,7 +436,7 @@ impl Chance {
     }
 }
 
-/// What a site that follows removed and keeps until the home knows of it.
+/// Removed files that a follower keeps until the home knows of the removal.
 fn aside(site: &Site) -> usize {
     let folder = site.root().join("genome/.rk~0000006173696465-0000000000000000");
     fs::read_dir(folder).map_or(0, Iterator::count)
@@ -459,7 +459,7 @@ fn a_file_renamed_before_another_site_removes_it_keeps_its_content() {
     ["a", "b", "c", "d", "e"].iter().for_each(|name| write(&osaka, name));
     await_same(&federation.kek, &[&federation.titech, &osaka]);
     federation.kek.stop();
-    // Both write it; one of them removes what it wrote, and has not seen what the other one did.
+    // Both write it; one of them removes its version, and has not seen the other one's.
     fs::write(&file, "content of titech").unwrap();
     federation.titech.ok(&["cp", file.to_str().unwrap(), "/genome/e"]);
     write(&osaka, "e");
@@ -490,7 +490,7 @@ fn a_file_renamed_before_another_site_removes_it_keeps_its_content() {
     }
     assert_eq!(contents(&osaka, &federation.scratch().join("o")), found);
     await_that(|| aside(&osaka) == 0);
-    // Now nobody wants it any more.
+    // Now no site wants it.
     osaka.ok(&["rm", "/genome/a.new"]);
     await_same(&federation.kek, &[&federation.titech, &osaka]);
     await_that(|| aside(&osaka) == 0 && !federation.kek.root().join("genome/a.new").exists());
@@ -534,7 +534,7 @@ fn three_sites_converge_after_kills_and_partitions() {
     for (site, to) in [(&federation.titech, "t"), (&osaka, "o")] {
         await_that(|| contents(site, &federation.scratch().join(to)) == expected);
     }
-    // Whatever is there was written by somebody, and whole.
+    // Every remaining file is complete and was written by a site.
     let known = |content: &Vec<u8>| {
         content == b"from home" || written.iter().any(|known| known.as_bytes() == &content[..])
     };

@@ -1,4 +1,4 @@
-//! Ending a subscription: what only the site has that ends it is not given up without a word.
+//! Ending a subscription: the only copy of a file is not discarded without confirmation.
 
 use crate::federation::{Federation, account};
 use renkei_core::error::Code;
@@ -16,7 +16,7 @@ fn await_that(what: &str, is: impl Fn() -> bool) {
     }
 }
 
-/// kek's volume `genome`, which titech follows and may change; the home is away, and titech wrote meanwhile.
+/// kek's volume `genome`, which titech follows and may change; the home is away, and titech has written.
 fn with_changes_that_wait() -> Federation {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
@@ -78,7 +78,7 @@ fn unsubscribing_is_refused_while_changes_are_queued_unless_abandoned() {
 #[test]
 fn unsubscribing_works_once_the_home_has_the_content() {
     let mut federation = with_changes_that_wait();
-    // The home is told the names and fetches nothing: the content is here alone.
+    // The home gets the names and pulls nothing: the content is here alone.
     federation.kek.ok(&["volume", "pause", "genome"]);
     federation.kek.restart();
     let Federation { titech, kek, .. } = &federation;

@@ -32,7 +32,7 @@ fn site() -> (tempfile::TempDir, Site) {
     (dir, kek)
 }
 
-/// What a tree has: kinds, sizes, modes, times and contents by path.
+/// The entries of a tree: kinds, sizes, modes, times and contents by path.
 fn tree(top: &Path) -> BTreeMap<String, (u32, i64, i64, Vec<u8>)> {
     let (mut found, mut todo) = (BTreeMap::new(), vec![String::new()]);
     while let Some(dir) = todo.pop() {
@@ -59,7 +59,7 @@ fn tree(top: &Path) -> BTreeMap<String, (u32, i64, i64, Vec<u8>)> {
     found
 }
 
-/// What `volume check` found that the catalogue did not have.
+/// The differences to the catalogue that `volume check` found.
 fn check(site: &Site) -> serde_json::Value {
     let (status, found) = site.json(&["volume", "check", "genome"]);
     assert_eq!(status, 0, "{found}");
@@ -222,7 +222,7 @@ fn changes_made_past_renkei_are_found() {
     fs::remove_file(run.join("a.bam")).unwrap();
     fs::create_dir(run.join("new")).unwrap();
     fs::write(run.join("new/n"), "n").unwrap();
-    // The kernel tells, and nobody has to scan.
+    // The kernel reports the changes, without a scan.
     let (until, mut last, mut quiet) = (Instant::now() + Duration::from_secs(20), 0, 0);
     while last < before + 6 || quiet < 5 {
         assert!(Instant::now() < until, "{}", kek.ok(&["volume", "show", "genome"]));
@@ -236,7 +236,7 @@ fn changes_made_past_renkei_are_found() {
         (found["new"].as_u64(), found["gone"].as_u64(), found["changed"].as_u64()),
         (Some(0), Some(0), Some(0))
     );
-    // What is changed while no PoP runs is found when one does.
+    // Changes made while no PoP runs are found at its start.
     kek.stop();
     fs::write(run.join("late"), "late").unwrap();
     fs::remove_dir_all(run.join("sub")).unwrap();
@@ -316,7 +316,7 @@ fn a_killed_pop_finds_unrecorded_files() {
         let files = plain.keys().filter(|path| !path.contains(".rk~")).count();
         assert!(files > 0 && known["new"] == 0 && known["changed"] == 0 && known["failed"] == 0, "{known}");
     }
-    // Whatever was left half is taken up again.
+    // Unfinished steps are resumed.
     kek.ok(&["cp", "-r", source.to_str().unwrap(), "/genome/r0"]);
 }
 
@@ -435,7 +435,7 @@ fn received_files_get_their_digest_without_being_read() {
     wrong.sort_unstable();
     assert_eq!(wrong, ["run7/sub/c.bam", "run7/sub/deep/d"], "{told}");
     assert_ne!(status, 0);
-    // What is written anew has another one.
+    // Rewritten files have another one.
     kek.ok(&["cp", run.join("sub/c.bam").to_str().unwrap(), "/genome/run7/sub/"]);
     fs::write(plain.join("sub/deep/d"), "e").unwrap();
     kek.ok(&["volume", "check", "genome"]);

@@ -1,4 +1,4 @@
-//! A home that was put back from a backup, as a follower sees it: what only the follower has stays and comes to the home.
+//! A home restored from a backup, as a follower sees it: files that only the follower has stay and reach the home.
 
 use crate::console;
 use crate::federation::{Federation, Site, account};
@@ -57,7 +57,7 @@ fn put(federation: &Federation, path: &str, content: &str) {
     federation.titech.ok(&["cp", source.to_str().unwrap(), path]);
 }
 
-/// What all files of the volume hold, as a site gives them out.
+/// The contents of all files of the volume, as a site serves them.
 fn contents(site: &Site, scratch: &Path) -> BTreeMap<String, String> {
     let to = scratch.join(format!("contents-{}", site.name));
     let _ = fs::remove_dir_all(&to);
@@ -94,7 +94,7 @@ fn await_one(federation: &Federation) -> BTreeMap<String, String> {
     }
 }
 
-/// A copy of a site's directory and data, its PoP being stopped meanwhile.
+/// A copy of a site's directory and data, made while its PoP is stopped.
 struct Saved {
     parts: Vec<(PathBuf, PathBuf)>,
 }
@@ -153,7 +153,7 @@ fn files_only_the_follower_has_are_pushed_to_a_home_with_a_lost_catalogue() {
     put(&federation, "/genome/both", "of titech");
     federation.titech.ok(&["rm", "/genome/dir/gone"]);
     federation.titech.ok(&["mkdir", "/genome/new"]);
-    // The home is put back: without its catalogue, and without what came last.
+    // The home is restored: without its catalogue, and without its newest files.
     remove_trees(&federation.kek);
     fs::remove_file(federation.kek.root().join("genome/dir/written")).unwrap();
     federation.kek.restart();
@@ -179,7 +179,7 @@ fn files_only_the_follower_has_are_pushed_to_a_home_with_a_lost_catalogue() {
     for site in [&federation.titech, &federation.kek] {
         assert!(site.logged().contains(&Code::HistoryDiffers.to_string()), "{}", site.name);
     }
-    // Both go on: what is written from now on travels as ever.
+    // Both continue: later writes are replicated as ever.
     put(&federation, "/genome/after", "the restore");
     await_that("it comes", || federation.kek.root().join("genome/after").exists());
     let standing = federation.kek.json(&["volume", "show", "genome"]).1["standing"].clone();
@@ -202,7 +202,7 @@ fn a_write_at_a_silently_restored_home_is_not_replaced() {
     await_that("and titech heard of it", || followed(&federation.titech)["pending"] == 0);
     federation.kek.stop();
     saved.put_back();
-    // Somebody writes there before any site was heard, and the time is older than that of titech's.
+    // A user writes there before any site connects, with a time older than that of titech's.
     let both = federation.kek.root().join("genome/both");
     fs::write(&both, "written after the restore").unwrap();
     let past = SystemTime::now() - Duration::from_secs(3600);
@@ -239,7 +239,7 @@ fn a_different_log_is_detected_even_if_it_is_longer() {
     assert_eq!(all.keys().filter(|name| name.starts_with("many/")).count(), 50);
 }
 
-/// Has kek's volume go back to what was saved, as `renkei restore` does.
+/// Restores kek's volume to the saved state, as `renkei restore` does.
 fn restore(federation: &mut Federation, saved: &Saved) {
     federation.kek.stop();
     saved.put_back();
@@ -247,7 +247,7 @@ fn restore(federation: &mut Federation, saved: &Saved) {
     federation.kek.restart();
 }
 
-/// What titech writes goes to the home's catalogue; the content stays at titech.
+/// Files written at titech enter the home's catalogue; their content stays at titech.
 fn with_content_at_the_follower() -> Federation {
     let federation = with_follower("write");
     federation.kek.ok(&["volume", "pause", "genome"]);

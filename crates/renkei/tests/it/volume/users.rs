@@ -9,7 +9,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Two sites; users of titech may make volumes at kek, where they are `nobody` if that can be.
+/// Two sites; users of titech may make volumes at kek, where they are `nobody` if possible.
 fn federation() -> Federation {
     let federation = Federation::two();
     let kek = &federation.kek;
@@ -17,7 +17,7 @@ fn federation() -> Federation {
         kek.ok(&["map", "remove", "root@titech"]);
         kek.ok(&["map", "add", "--yes", "root@titech", "nobody"]);
     }
-    // Whoever comes may make directories here.
+    // All accounts may make directories here.
     fs::set_permissions(kek.root(), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(kek.root().parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     federation
@@ -43,7 +43,7 @@ fn a_user_creates_and_manages_a_volume() {
     let federation = federation();
     let Federation { titech, kek, .. } = &federation;
     refused(titech, &CREATE, Code::NotAllowed);
-    // Who keeps the PoP names its own site, too.
+    // The operator of the PoP names its own site, too.
     let policy = ["--replicas", "2", "--at", "kek,titech"];
     kek.ok(&[&["volume", "create", "own", "--home", "kek", "--storage", "data"][..], &policy].concat());
     assert_eq!(kek.json(&["volume", "show", "own"]).1["care"]["policy"][0]["replicas"], 2);
@@ -61,7 +61,7 @@ fn a_user_creates_and_manages_a_volume() {
     assert!(titech.ok(&["volume", "list", "--at", "kek"]).starts_with("genome"));
     titech.ok(&["mkdir", "kek:/genome/public"]);
 
-    // Who does not manage it sees it, and changes nothing; who is named a manager does.
+    // A user who does not manage it sees it, and changes nothing; a named manager does.
     let set = ["volume", "set", "kek:/genome", "scan_every_s=7"];
     refused(kek, &set, Code::NotAllowed);
     refused(kek, &["volume", "delete", "kek:/genome"], Code::NotAllowed);

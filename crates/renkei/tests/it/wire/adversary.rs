@@ -1,5 +1,5 @@
-//! Sites that were trusted and turned against those who trust them, speaking the wire by hand: a home whose log says what
-//! cannot be, a follower with a write grant, certificates with too many names.
+//! Trusted sites that became hostile, speaking the wire by hand: a home with an impossible log, a follower with a write
+//! grant, certificates with too many names.
 //!
 //! After each the PoP that was attacked is the same process, lean, answers at once, and has nothing outside its volumes.
 
@@ -32,14 +32,14 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 const WITHIN: Duration = Duration::from_secs(30);
-/// How long a PoP has for what a hostile log makes it do.
+/// Time for a PoP to process a hostile log.
 const EXPOSED: Duration = Duration::from_secs(3);
-/// What a PoP may need more after all this, in MiB.
+/// Additional memory of a PoP after all this, in MiB.
 const MAX_GAIN_MIB: u64 = 400;
 
 // ---- a home ----------------------------------------------------------------------------------------------------------
 
-/// What a hostile home says of the volumes it has, by their names.
+/// The replies of a hostile home about its volumes, by their names.
 const LIES: [&str; 9] = ["climbing", "circle", "merged", "twins", "top", "endless", "gaps", "huge", "pages"];
 
 fn attributes(mode: u32) -> Attributes {
@@ -176,7 +176,7 @@ fn answer_one(sock: TcpStream, credential: &Credential) -> Result<(), Error> {
     }
 }
 
-/// A site whose PoP says what it likes, and where that listens.
+/// A site with a hostile PoP, and its address.
 fn evil() -> (SiteCard, Authority, SocketAddr) {
     let site = SiteName::parse("evil").unwrap();
     let authority = Authority::create(&site, SystemTime::now()).unwrap();
@@ -215,7 +215,7 @@ fn start(site: &Site, arguments: &[&str]) -> Running {
     Running(site.command().args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// The PoP is the same process, lean, and does at once what it is for.
+/// The PoP is the same process, with little memory, and serves at once.
 fn assert_unharmed(site: &Site, (pid, before): (u32, u64), after: &str) {
     let begun = Instant::now();
     let file = site.root().join("good");
@@ -320,8 +320,8 @@ fn a_follower_with_a_write_grant_changes_only_the_volume() {
     submit(second, origin, make(link, ROOT, "out", NewKind::Symlink(b"..".to_vec()), 0o777)).unwrap();
     let (third, behind) = next();
     submit(third, origin, make(behind, link, "escaped", NewKind::File, 0o644)).unwrap();
-    // The top itself, and a number that is the home's, another site's or nobody's: the last one of a range would have the site
-    // whose it is begin again with the first.
+    // The root itself, and a number of the home's, another site's or no site's range: the last one of a range would make the
+    // owning site restart with the first.
     let others = [Origin(0).id((1 << 47) - 1), Origin(origin.0 + 1).id(1), Origin::HOME.id(1)];
     for id in [ROOT, NodeId(0), NodeId(u64::MAX)].into_iter().chain(others) {
         let refused = submit(third + 1, origin, make(id, ROOT, "other", NewKind::Dir, 0o755));

@@ -1,4 +1,4 @@
-//! Whoever talks nonsense to the port, with or without a credential, harms nobody else.
+//! A peer that sends garbage to the port, with or without a credential, harms no other.
 
 use crate::federation::{Federation, Site};
 use crate::tree::{MIB, noise};
@@ -43,7 +43,7 @@ pub fn memory(site: &Site) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
-/// The PoP is alive, the same process as before, lean, and does what it is for.
+/// The PoP is alive, the same process as before, with little memory, and serves.
 fn assert_unharmed(federation: &Federation, pid: u32) {
     let Federation { titech, kek, .. } = federation;
     assert_eq!(kek.pid(), pid);
@@ -55,7 +55,7 @@ fn assert_unharmed(federation: &Federation, pid: u32) {
     assert!(!kek.logged().contains("panicked"), "{}", kek.logged());
 }
 
-/// What a peer answers until it hangs up.
+/// The bytes of a peer until it closes the connection.
 fn answer(mut sock: TcpStream) -> String {
     sock.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = Vec::new();
@@ -84,7 +84,7 @@ fn garbage_before_the_handshake_closes_the_connection() {
         let _ = sock.shutdown(std::net::Shutdown::Write);
         drop(answer(sock));
     }
-    // Connections that say nothing, or only the first byte of a handshake, keep nobody out.
+    // Silent connections, or with only the first byte of a handshake, block no other.
     let idle: Vec<TcpStream> = (0..400).map(|_| connect()).collect();
     let mut slow: Vec<TcpStream> = (0..60).map(|_| connect()).collect();
     slow.iter_mut().for_each(|sock| sock.write_all(&[22]).unwrap());
@@ -116,14 +116,14 @@ fn anonymous(site: &Site, alpn: &[u8]) -> rustls::ClientConnection {
     rustls::ClientConnection::new(config.into(), name).unwrap()
 }
 
-/// Asks for a page; how the connection ended, and what came.
+/// Asks for a page; returns the end of the connection, and the bytes received.
 pub fn fetch(site: &Site, alpn: &[u8], page: &str) -> (std::io::Result<usize>, String) {
     let mut tls = anonymous(site, alpn);
     let mut sock = TcpStream::connect(site.address).unwrap();
     sock.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut stream = rustls::Stream::new(&mut tls, &mut sock);
     let request = format!("GET {page} HTTP/1.1\r\nHost: kek\r\nConnection: close\r\n\r\n");
-    // Who is refused may be so before all is written; how it ended is read below.
+    // A refusal may come before everything is written; the end is read below.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let ended = stream.read_to_end(&mut answer);
@@ -181,7 +181,7 @@ fn one_address_cannot_keep_others_out() {
     let closed = metrics.lines().find_map(|line| line.strip_prefix("renkei_connections_over_share_total "));
     assert!(closed.is_some_and(|count| count.parse::<u64>().unwrap() > 400), "{metrics}");
     drop(silent);
-    // Those who begin to prove who they are, and never do.
+    // Connections that begin a handshake, and never complete it.
     let hello = || {
         let mut bytes = Vec::new();
         anonymous(kek, b"renkei/1").write_tls(&mut bytes).unwrap();
@@ -219,7 +219,7 @@ fn silent_handshakes_of_eight_addresses_delay_nobody() {
     };
     let silent: Vec<_> = (2..10).map(|host| strangers_of(kek, host, 125, hello)).collect();
     let (attacked, after) = (list(20), memory(kek));
-    // As long as the attack goes on: those who were put out come again.
+    // During the attack: dropped connections come again.
     let again: Vec<_> = (2..10).map(|host| strangers_of(kek, host, 40, hello)).collect();
     let attacked = attacked.max(list(10));
     assert!(attacked < Duration::from_secs(1).max(4 * alone), "{attacked:?}, {alone:?} alone");
@@ -308,7 +308,7 @@ fn a_site_with_many_users_leaves_sessions_for_others() {
     drop(open);
 }
 
-/// What the PoP says to one frame after the handshake or the greeting.
+/// The reply of the PoP to one frame after the handshake or the greeting.
 fn says(stream: &mut TlsStream, bytes: &[u8]) -> Error {
     let _ = stream.write_all(bytes);
     raw::take_refusal(stream)
@@ -376,14 +376,14 @@ fn unexpected_messages_end_only_their_session() {
         stream.socket().shutdown(std::net::Shutdown::Write).unwrap();
         drop(raw::take_refusal(&mut stream));
     }
-    // A ticket nobody gave out.
+    // An unknown ticket.
     let mut stream = raw::secure(titech, kek);
     raw::join(&mut stream, [5; 32]);
     assert_eq!(raw::take_refusal(&mut stream).code, Code::TicketRefused);
     assert_unharmed(&federation, pid);
 }
 
-/// Thousands of requests at once, whose answers nobody takes until all are sent.
+/// Thousands of requests at once, whose answers are not read until all are sent.
 #[test]
 fn a_flood_of_requests_is_answered_or_disconnected() {
     let federation = Federation::two();
@@ -412,7 +412,7 @@ fn a_flood_of_requests_is_answered_or_disconnected() {
     assert_unharmed(&federation, pid);
 }
 
-/// How an upload whose first data stream brings `frames` ends.
+/// The result of an upload whose first data stream carries `frames`.
 fn upload(federation: &Federation, job: u64, frames: &[(FrameKind, Vec<u8>)]) -> Error {
     let Federation { titech, kek, .. } = federation;
     let (mut session, _, mut streams) = raw::open_upload(titech, kek, job);
@@ -606,7 +606,7 @@ fn large_frames_need_little_memory() {
         let error = raw::take_refusal(&mut stream);
         assert!(matches!(error.code, Code::ProtocolViolation | Code::ConnectionLost), "{error}");
     }
-    // Optional frames are skipped, and said to nobody.
+    // Optional frames are skipped without a message.
     let mut stream = raw::greeted(titech, kek);
     for _ in 0..40 {
         stream.write_all(&[0x90, 0, 0x10, 0, 0]).unwrap();

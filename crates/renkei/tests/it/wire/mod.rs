@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Site 1.
 const FAR: &str = "10.77.0.2";
 
-/// What the wire and the two kernels may add to a round trip; without optimisation it is slower.
+/// Additional round-trip time by the wire and the two kernels; without optimisation it is slower.
 const OVERHEAD_MS: f64 = if cfg!(debug_assertions) { 0.6 } else { 0.2 };
 
 /// How often something is measured that other work on the machine can disturb.
@@ -83,7 +83,7 @@ impl Net {
         (least, received / f64::from(count))
     }
 
-    /// What iperf3 at site 0 says of a run to site 1, as JSON.
+    /// The JSON report of iperf3 at site 0 for a run to site 1.
     fn iperf3(&self, args: &[&str]) -> serde_json::Value {
         let mut server = Server(
             self.at(1, "iperf3", &["-s", "-1", "--forceflush"]).stdout(Stdio::piped()).spawn().unwrap(),
@@ -132,7 +132,7 @@ impl Server {
         use std::io::{BufRead, BufReader};
         let mut lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("listening")), "iperf3 did not start");
-        // What it says later must have somewhere to go.
+        // Its later output needs a reader.
         std::thread::spawn(move || lines.count());
     }
 }
@@ -183,7 +183,7 @@ fn number(report: &serde_json::Value, path: &str) -> f64 {
 /// How often it is looked again for a moment in which the machine has no other work.
 const MOMENTS: u32 = 20;
 
-/// The least round trip is what the wire makes of it; the others also wait for a machine that has other work.
+/// The least round trip is made by the wire; the others also wait for a busy machine.
 #[test]
 fn round_trip_times_are_as_configured() {
     for delay in [Duration::from_micros(100), ms(5), ms(50), ms(175)] {
@@ -207,7 +207,7 @@ fn tcp_reaches_the_configured_rate() {
         let params = LinkParams { rate: Some(rate), delay: ms(2), ..LinkParams::default() };
         let Some(net) = Net::new(2, &params) else { return };
         net.ping(2, 0.2);
-        // What TCP carries of packets of 1514 bytes.
+        // The TCP payload of packets of 1514 bytes.
         let payload = rate as f64 * 1448.0 / 1514.0;
         let mut ratio = 0.0;
         for _ in 0..TRIES {

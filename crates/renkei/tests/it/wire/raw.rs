@@ -41,7 +41,7 @@ pub fn home(site: &Site) -> Home {
     Home::at(site.dir())
 }
 
-/// The credential of a site's user who is logged in.
+/// The credential of a logged-in user of a site.
 pub fn user(site: &Site) -> Credential {
     Credential::user(&home(site), SystemTime::now()).unwrap()
 }
@@ -77,14 +77,14 @@ pub fn connect(site: &Site, credential: &Credential, to: &Site) -> Result<Sessio
     dialler(site, credential).connect(&name(to))
 }
 
-/// Opens a session with the agent of a storage of `site`, whatever the PoP would say.
+/// Opens a session with the agent of a storage of `site`, past the PoP.
 pub fn connect_to_agent(site: &Site, credential: &Credential, storage: &str) -> Result<Session, Error> {
     let dialler = dialler(site, credential);
     let pop = dialler.connect(&name(site))?;
     dialler.connect_to_agent(&name(site), storage, &pop.reach, &DialHints::default())
 }
 
-/// Shows `credential` to whoever connects first, as a PoP shows its own.
+/// Shows `credential` to the first client, as a PoP shows its own.
 pub fn serve_as(credential: &Credential) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, config) = (listener.local_addr().unwrap(), server_config(credential).unwrap());
@@ -102,7 +102,7 @@ pub fn secure(site: &Site, to: &Site) -> TlsStream {
     stream
 }
 
-/// What a site says against a credential that our own side would not even show.
+/// The refusal of a site for a credential that our own side would not even show.
 pub fn refusal_of(credential: &Credential, to: &Site) -> Error {
     let sock = TcpStream::connect(to.address).unwrap();
     let config = client_config(credential).unwrap();
@@ -238,7 +238,7 @@ pub fn join(stream: &mut TlsStream, ticket: Ticket) {
     put(stream, FrameKind::Join, &encode(&Join { ticket, index: 0 })).unwrap();
 }
 
-/// Who the PoP says a session is.
+/// The principal of a session, according to the PoP.
 pub fn whoami(session: &mut Session) -> Result<String, Error> {
     match session.ask(Request::Whoami)? {
         Reply::Identity(identity) => Ok(identity.account),

@@ -1,4 +1,4 @@
-//! The record layer of data streams against rustls' own, and against records that nobody should send.
+//! The record layer of data streams against rustls' own, and against forbidden records.
 
 use crate::tree::noise;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -104,7 +104,7 @@ fn sockets() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// Takes every certificate, as somebody who clicks a browser's warning away.
+/// Accepts every certificate, as a user who dismisses a browser's warning.
 #[derive(Debug)]
 pub struct TrustsAll;
 
@@ -240,7 +240,7 @@ fn converse(stream: TlsStream) {
     assert_eq!((ended.code, ended.cause.as_str()), (Code::ConnectionLost, "closed by the peer"));
 }
 
-/// The end with rustls' records: returns what it gets.
+/// The end with rustls' records: returns the received bytes.
 fn answer<C, S>(mut stream: StreamOwned<C, TcpStream>)
 where
     C: std::ops::DerefMut<Target = rustls::ConnectionCommon<S>>,
@@ -301,7 +301,7 @@ fn data_after_the_handshake_in_one_read_is_not_lost() {
     });
 }
 
-/// A peer that has the keys and seals whatever it likes.
+/// A peer that has the keys and seals arbitrary records.
 struct Forger {
     sock: TcpStream,
     key: LessSafeKey,
@@ -350,7 +350,7 @@ impl Forger {
     }
 }
 
-/// What our end says when it reads on; it never gives content.
+/// The error of our end when it reads on; it never returns content.
 fn refusal(mut ours: TlsStream) -> Error {
     let error = ours.read_exact(&mut [0]).unwrap_err();
     assert_eq!(error.code, Code::TlsFailed, "{error}");
@@ -414,7 +414,7 @@ fn changed_repeated_or_missing_records_end_the_stream() {
     for position in [0, 4, 5, 50, 104] {
         let (mut forger, ours) = Forger::beside(&site);
         let mut record = forger.seal(&[&[7; 84][..], &[23]].concat());
-        // A length that is changed makes one wait; what follows is enough for any.
+        // A changed length makes an end wait; the following bytes are enough for any.
         record[position] ^= 1;
         record.resize(20_000, 0);
         forger.sock.write_all(&record).unwrap();

@@ -1,4 +1,4 @@
-//! Sites of neighbouring versions of the wire: a session has the newest common one, and without one both sides are told
+//! Sites of neighbouring versions of the wire: a session has the newest common one, and without one both sides learn
 //! which of them must be updated.
 
 use crate::federation::{Federation, Site};
@@ -63,7 +63,7 @@ fn a_pop_serves_two_versions_and_names_the_side_to_update() {
     }
 }
 
-/// The card of a PoP that chooses `version`, skips what is optional, and refuses each request with its name.
+/// The card of a PoP that chooses `version`, skips optional frames, and refuses each request with its name.
 fn pop_of(version: u16) -> SiteCard {
     let site = SiteName::parse("other").unwrap();
     let authority = Authority::create(&site, SystemTime::now()).unwrap();
