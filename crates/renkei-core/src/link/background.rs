@@ -265,8 +265,7 @@ mod tests {
 
     /// Cross traffic beside the background transfer.
     trait Other {
-        /// Its present rate in bytes per second; it is told the RTT, its own delivery rate and whether something was
-        /// lost.
+        /// Its present rate in bytes per second; it gets the RTT, its own delivery rate and whether packets were lost.
         fn send(&mut self, at: f64, rtt: f64, through: f64, lost: bool) -> f64;
     }
 

@@ -1,7 +1,7 @@
-//! Three sites of one volume, and mounts at each that believe what they were told, on a virtual clock: messages take their time
-//! and pass each other on different streams, connections are cut and the two ends notice at different times, PoPs and mounts are
-//! killed and started anew, and no two clocks go alike. No mount ever shows what is older than a change whose maker, through the
-//! same PoP, was answered before.
+//! Three sites of one volume with caching mounts at each, on a virtual clock: messages take their time and pass each other on
+//! different streams, connections are cut and the two ends notice at different times, PoPs and mounts are killed and restarted,
+//! and all clocks run at different rates. No mount ever shows a state older than a change whose maker, through the same PoP,
+//! was answered before.
 //!
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it leases` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
@@ -44,14 +44,14 @@ pub enum Key {
     Node(u64),
 }
 
-/// What it is.
+/// The kind of the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Child(u64),
     Node(Attr),
 }
 
-/// What is told of a file.
+/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
     pub is_dir: bool,
@@ -93,7 +93,7 @@ struct Open {
     settling: Settling,
     event: u64,
     keys: Vec<Key>,
-    /// Who made it, with what he is answered.
+    /// The maker of a change, and the answer it gets.
     by: Option<(usize, u64, Box<Answer>, Vec<u64>)>,
 }
 
@@ -116,12 +116,12 @@ struct Pop {
     open: Vec<Open>,
     origin: Origin,
     tree: MemoryTree,
-    /// What a site that follows has over its copy.
+    /// The overlay of a follower over its copy.
     follower: Option<Follower>,
     merged: DirAliases,
     wrote: Wrote,
     now: Shown,
-    /// What each was after which event.
+    /// The state of each after each event.
     history: BTreeMap<Key, Vec<(u64, Option<Value>)>>,
     event: u64,
     // To the home and from it.
@@ -167,7 +167,7 @@ impl Pop {
         self.sessions.iter().find(|one| (one.mount, one.session) == (mount, session)).copied()
     }
 
-    /// Takes down what is shown otherwise than before.
+    /// Records a changed view.
     fn look(&mut self) -> Vec<Key> {
         let now = match &self.follower {
             Some(follower) => shown(&follower.seen(&self.tree), &self.merged),
@@ -198,7 +198,7 @@ impl Pop {
         was(None)
     }
 
-    /// What whoever asks finds under a name.
+    /// The result of a lookup of a name.
     fn find(&self, dir: u64, name: &Name) -> Option<(u64, Attr)> {
         match self.now.get(&Key::Name(dir, name.clone())) {
             Some(Value::Child(child)) => Some((*child, self.node(*child)?)),
@@ -229,7 +229,7 @@ impl Pop {
         self.now.iter().filter_map(of).collect()
     }
 
-    /// A change that the program of this PoP makes; what is to be told of it.
+    /// A change by a program of this PoP; returns the callbacks.
     fn make(
         &mut self,
         step: &Step,
@@ -290,13 +290,13 @@ impl Pop {
         self.await_all(keys);
     }
 
-    /// Nobody waits for it, but once all have heard of it nobody shows what was before.
+    /// No change waits for it, but once all have received it no mount shows the former state.
     fn await_all(&mut self, keys: Vec<Key>) {
         let settling = self.telling.settling(None);
         self.open.push(Open { settling, event: self.event, keys, by: None });
     }
 
-    /// What is on its disk stays.
+    /// The disk survives.
     fn restart(&mut self) {
         self.telling = CallbackQueue::new(TERM, MOST);
         if let Some(follower) = &self.follower {
@@ -318,7 +318,7 @@ impl Pop {
         self.look();
     }
 
-    /// The link to the home begins anew.
+    /// The link to the home reconnects.
     fn unlink(&mut self) {
         self.out.clear();
         self.back.clear();
@@ -326,14 +326,14 @@ impl Pop {
     }
 }
 
-/// What is under way between a mount and its PoP, or in work there.
+/// Messages between a mount and its PoP, or requests in progress there.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few at a time")]
 enum Body {
     Renew(u64),
     Settled(u64),
     Ask(Question, u64),
-    /// The PoP has noted what is looked into, and will look.
+    /// The PoP has recorded the lease, and will look up the name.
     Work(Question, u64, bool),
     Told(Callback),
     Answer(Answer, u64),
@@ -401,7 +401,7 @@ impl World {
         self.flights.push(Flight { at, order: self.order, mount, session, body });
     }
 
-    /// Sends over the connection of a session; on the control stream after what was sent before.
+    /// Sends over the connection of a session; on the control stream in order.
     fn send(&mut self, mount: usize, session: u64, body: Body) {
         let at = self.now + self.delay();
         // A PoP that has not noticed yet sends over the last session, too, while the mount has another one.
@@ -417,7 +417,7 @@ impl World {
         self.fly(mount, session, at, body);
     }
 
-    // ---- what happens ------------------------------------------------------------------------------------------------
+    // ---- events ----------------------------------------------------------------------------------------------------------
 
     fn step(&mut self) {
         self.now += ms(1 + self.chance.below(20));
@@ -471,7 +471,7 @@ impl World {
         }
     }
 
-    /// The connection of a mount is cut: what was sent last does not come. Its ends find out one after the other.
+    /// The connection of a mount is cut: the latest messages are lost. Its ends notice one after the other.
     fn cut(&mut self, at: usize) {
         let Some(session) = self.mounts[at].session else { return };
         let until = self.now + ms(self.chance.below(100));
@@ -491,7 +491,7 @@ impl World {
         for at in (0..MOUNTS).filter(|at| at % POPS == pop) {
             self.cut(at);
         }
-        // What it has in work is gone, and what comes to it.
+        // Its requests in progress are lost, and messages to it.
         let is_down = |body: &Body| matches!(body, Body::Told(_) | Body::Answer(..) | Body::MountNotices);
         self.flights.retain(|flight| flight.mount % POPS != pop || is_down(&flight.body));
         self.pops[pop].restart();
@@ -511,7 +511,7 @@ impl World {
         self.mounts[at].done = done;
     }
 
-    /// What programs do by themselves: PoPs start, mounts connect and ask for terms, PoPs send what waits.
+    /// Steps of the programs: PoPs start, mounts connect and ask for terms, PoPs send waiting callbacks.
     fn tend(&mut self) {
         let now = self.now;
         for pop in &mut self.pops {
@@ -597,7 +597,7 @@ impl World {
         self.log.push(record);
         let keys = home.look();
         let clock = home.clock(now);
-        // What it comes to in the plain tree is not told name by name.
+        // The changes of the plain tree are not reported name by name.
         home.telling.changed_anywhere(None, &Changed { all: true, ..Changed::default() }, clock);
         home.await_all(keys);
     }
@@ -674,7 +674,7 @@ impl World {
         }
     }
 
-    /// Does what a program wants to change.
+    /// Makes the change of a program.
     fn work(&mut self, at: usize, serving: Serving, step: &Step, asked: u64) {
         let (now, Serving { mount, session, holder }) = (self.now, serving);
         let World { pops, ids, home, log, .. } = self;
@@ -706,7 +706,7 @@ impl World {
         pop.open.push(Open { settling, event: pop.event, keys, by });
     }
 
-    /// What has settled is acknowledged.
+    /// Settled changes are acknowledged.
     fn acknowledge(&mut self) {
         for at in 0..POPS {
             let clock = self.pops[at].clock(self.now);
@@ -737,7 +737,7 @@ impl World {
         }
     }
 
-    /// Whatever a mount believes now was so after what was acknowledged.
+    /// Everything in a mount's cache was true after the acknowledged changes.
     fn check(&mut self) {
         for (at, mount) in self.mounts.iter().enumerate() {
             let pop = &self.pops[mount.pop];
@@ -766,7 +766,7 @@ impl Pop {
         }
     }
 
-    /// Looks for somebody who may hold what he is told.
+    /// Searches a holder for the name in the callback.
     fn answer(&mut self, question: &Question, holder: HolderId, is_held: bool, clock: Moment) -> Answer {
         match question {
             Question::Look(dir, name) => {
@@ -790,7 +790,7 @@ impl Pop {
         }
     }
 
-    /// Whether what was renamed has its old name: the new one was another name of it, or that name was given again.
+    /// Whether a renamed file keeps its old name: the new one was another name of it, or that name was given again.
     fn is_left(&self, names: &[(u64, Name)], change: &Change) -> bool {
         let is_there = |(dir, name): &(u64, Name)| self.find(*dir, name).is_some();
         matches!(change, Change::Rename { .. }) && names.first().is_some_and(is_there)
@@ -804,7 +804,7 @@ impl Pop {
         }
     }
 
-    /// The number of a directory that was made: who makes one holds it, or hears of it at once.
+    /// The number of a directory that was made: its maker holds it, or gets a callback at once.
     fn made_dir(&mut self, change: &Change, holder: HolderId, clock: Moment) -> Option<u64> {
         let Change::Make { id, kind: NewKind::Dir, .. } = change else { return None };
         let number = self.merged.shown(*id).0;

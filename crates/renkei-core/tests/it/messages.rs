@@ -84,7 +84,7 @@ fn records() -> Vec<Record> {
     vec![record(Ok(effects)), record(refused)]
 }
 
-/// Reads what was written, and what is left of it when some bytes are others.
+/// Decodes encoded messages, also after some bytes were changed.
 fn spoil<T: serde::Serialize + PartialEq + std::fmt::Debug>(
     values: Vec<T>,
     read: impl Fn(&[u8]) -> Result<T, Error>,

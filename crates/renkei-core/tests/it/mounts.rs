@@ -1,4 +1,4 @@
-//! A mount as the simulation of leases has it: what it believes, by the rules of `renkei_core::lease::holder`.
+//! A mount in the simulation of leases: its cache, by the rules of `renkei_core::lease::holder`.
 
 use crate::leases::{Attr, Key, Value, name};
 use crate::namespace::Step;
@@ -8,7 +8,7 @@ use renkei_core::namespace::{Change, Name};
 use renkei_core::wire::file::Changed;
 use std::collections::BTreeMap;
 
-/// What a program wants.
+/// The request of a program.
 #[derive(Clone, Debug)]
 pub enum Question {
     Look(u64, Name),
@@ -36,7 +36,7 @@ pub enum Answer {
     /// A change was made, by these names; with the directories as they are then.
     Done {
         names: Vec<(u64, Name)>,
-        /// What these names were of.
+        /// The former files of these names.
         files: Vec<u64>,
         change: Change,
         made: Option<u64>,
@@ -48,7 +48,7 @@ pub enum Answer {
     },
 }
 
-/// When what was sent last on the control stream of the last session arrives.
+/// Arrival of the latest message on the control stream of the last session.
 #[derive(Clone, Copy, Default)]
 pub struct Ways {
     session: u64,
@@ -73,7 +73,7 @@ impl Ways {
     }
 }
 
-/// What a mount shows.
+/// The view of a mount.
 #[derive(Debug)]
 pub enum Belief {
     Exactly(Value),
@@ -90,7 +90,7 @@ impl Belief {
     }
 }
 
-/// What is known of a name.
+/// The cached attributes of a name.
 struct Entry {
     child: u64,
     attr: Option<Attr>,
@@ -141,7 +141,7 @@ impl Mount {
         now * self.rate / 1000
     }
 
-    /// Another session; tells its number.
+    /// Another session; returns its number.
     pub fn connect(&mut self) -> u64 {
         self.term.begin_again();
         self.marks.clear();
@@ -160,7 +160,7 @@ impl Mount {
         age.and_then(|age| self.term.until(age)).is_some_and(|until| clock < until)
     }
 
-    /// Whether a program is answered from what is believed.
+    /// Whether a program is answered from the cache.
     pub fn knows(&self, question: &Question, clock: Moment) -> bool {
         let is_whole = |dir: &u64| self.is_valid(self.whole.get(dir).copied(), clock);
         match question {
@@ -255,10 +255,10 @@ impl Mount {
             mark.learnable(&self.recent, |changed| changed.concerns(dir, |other| other == name.0, child));
         let is_same = |changed: &Changed| changed.concerns_name(dir, |other| other == name.0);
         if mark.learnable(&self.recent, is_same).is_none() {
-            // It may not be among the names that were told since.
+            // It may not be among the names of later callbacks.
             self.whole.remove(&dir);
         }
-        // A file with several names is not known by what is told of one.
+        // The cached attributes of a file with several names do not follow from those of one name.
         let learnt = learnt.filter(|_| attr.is_dir || attr.links <= 1);
         self.entries.insert((dir, name), Entry { child, attr: Some(attr), learnt });
     }
@@ -270,7 +270,7 @@ impl Mount {
         }
     }
 
-    /// What was done here is not believed any more, but for the directories that the answer tells of.
+    /// Entries changed here leave the cache, except the directories in the answer.
     fn on_done(
         &mut self,
         mark: Mark,
@@ -309,7 +309,7 @@ impl Mount {
         child(a).is_some() && child(a) == child(b)
     }
 
-    /// The names that are known here follow what was done here.
+    /// The cached names follow local changes.
     fn rename_here(&mut self, names: &[(u64, Name)], change: &Change) {
         let put = |entries: &mut BTreeMap<_, _>, at: &(u64, Name), child| {
             entries.insert(at.clone(), Entry { child, attr: None, learnt: None });

@@ -54,10 +54,11 @@ fn spot(dir: NodeId, name: u8) -> Dentry {
     Dentry { dir, name: Name(vec![b'a' + name]) }
 }
 
-/// Own changes that wrote a file last, and where what they wrote goes if another site's came before.
+/// Local changes that wrote a file last, and where their content goes if another site's change came
+/// before.
 pub type Wrote = BTreeMap<NodeId, (u64, NodeId)>;
 
-/// The change a step means to whoever sees `tree`; `id` is a fresh number, `last` are the own changes that wrote.
+/// The change of a step in the view of `tree`; `id` is a fresh number, `last` are the local changes that wrote.
 pub fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote) -> Change {
     let (dirs, nodes) = (&ids.dirs, &ids.nodes);
     let dir = |which: usize| dirs[which % dirs.len()];
@@ -106,7 +107,7 @@ pub fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote)
     }
 }
 
-/// Numbers that were given, so that a script names what there is and what there was.
+/// Allocated numbers, so that a script names existing and former entries.
 pub struct Ids {
     dirs: Vec<NodeId>,
     nodes: Vec<NodeId>,
@@ -137,7 +138,7 @@ impl Ids {
 /// Kind, mode, and of a file version and length.
 type ModelNode = (char, u32, Option<(u64, u64)>);
 
-/// A tree as a list of names, searched from end to end: what POSIX says, and nothing else.
+/// A tree as a list of names, searched linearly: the POSIX rules, and nothing else.
 #[derive(Clone, Debug, Default)]
 struct Model {
     /// Kind, mode and content of each node.
@@ -323,8 +324,8 @@ proptest! {
     }
 }
 
-/// Without the number of the record, which what lies over a copy does not know, and the time of a directory that others
-/// change too.
+/// Without the number of the record, which an overlay does not know, and the time of a directory that others change
+/// too.
 fn unstamped(mut node: Node) -> Node {
     if node.is_dir() {
         node.attributes.mtime = time(0);
@@ -332,7 +333,7 @@ fn unstamped(mut node: Node) -> Node {
     Node { changed: 0, ..node }
 }
 
-/// A site that follows, with what it keeps on its disk.
+/// A follower, with its disk.
 struct Site {
     origin: Origin,
     copy: MemoryTree,
@@ -366,7 +367,7 @@ impl Site {
         }
     }
 
-    /// The process is killed: what is on its disk stays.
+    /// The process is killed: its disk survives.
     fn restart(&mut self) {
         let pending: VecDeque<_> = self.follower.pending(0).cloned().collect();
         self.follower = Follower::resume(self.origin, self.follower.seq(), self.follower.number(), pending);
@@ -376,7 +377,7 @@ impl Site {
     fn cut(&mut self) {
         self.out.clear();
         self.back.clear();
-        // Both sides begin anew at what the other one has.
+        // Both sides restart at the position of the other one.
         (self.sent, self.fed) = (0, self.follower.seq());
     }
 
@@ -398,7 +399,7 @@ impl Site {
         Some((made.number, *size))
     }
 
-    /// What was moved on is what it would be if it were laid anew.
+    /// An overlay that was moved on equals one rebuilt from its changes.
     fn check_layer(&self) {
         if !self.follower.is_stale() {
             let pending = self.follower.pending(0).cloned().collect();
@@ -455,7 +456,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// No directory is beside a directory: it is that one. Whatever else was made has a name.
+/// Directories of one name are merged into one. Every other created entry has a name.
 fn check_merged(tree: &MemoryTree, sent: &SequencedChange, effects: &Delta) {
     let Change::Make { id, at, kind, .. } = &sent.change else { return };
     let dir = tree.node(at.dir).and_then(|dir| dir.merged_into()).unwrap_or(at.dir);
@@ -475,7 +476,7 @@ fn check_merged(tree: &MemoryTree, sent: &SequencedChange, effects: &Delta) {
     }
 }
 
-/// Nothing goes that whoever removed it had not seen.
+/// A remove deletes nothing that its maker had not seen.
 fn check_seen(tree: &MemoryTree, sent: &SequencedChange, knew: u64, effects: &Delta) {
     for (id, _) in effects.nodes.iter().filter(|(_, node)| node.is_none()) {
         if let Kind::File(content) = tree.node(*id).unwrap().kind {
@@ -485,7 +486,7 @@ fn check_seen(tree: &MemoryTree, sent: &SequencedChange, knew: u64, effects: &De
     }
 }
 
-/// Names are in directories, directories know how many they have, and whatever is there has a name.
+/// Names are in directories, directories know their number of entries, and every entry has a name.
 fn check_whole(tree: &MemoryTree) {
     let dir = |id: NodeId| tree.node(id).filter(Node::is_dir);
     for (at, id) in tree.names() {
@@ -514,7 +515,7 @@ struct Federation {
     log: Vec<Record>,
     sites: Vec<Site>,
     ids: Ids,
-    /// Contents that a site was told are written: whose, which change, how long.
+    /// Contents reported as written to a site: the site, the change, the length.
     written: Vec<(Origin, u64, u64)>,
 }
 
@@ -627,7 +628,7 @@ proptest! {
     }
 }
 
-/// A federation of which the sites have done these things and told nobody.
+/// A federation whose sites have made these changes and pushed none.
 fn apart(steps: &[(usize, Step)]) -> Federation {
     let mut federation = Federation::new();
     for (which, step) in steps {
@@ -657,7 +658,7 @@ fn two_files_of_one_name_are_both_kept() {
     let mut federation = apart(&[(1, make.clone()), (2, make.clone())]);
     federation.settle();
     assert_eq!(names(&federation.tree), ["a", "a.conflict-2-1"]);
-    // Who knows of the first one is refused at once.
+    // A site that knows of the first one is refused at once.
     let site = &mut federation.sites[1];
     assert!(site.submit(&make, &mut federation.ids).is_none());
     federation.settle();
@@ -685,7 +686,7 @@ fn one_directory_made_at_three_sites_is_merged() {
     let listed: Vec<_> =
         listed.iter().map(|(name, _)| String::from_utf8_lossy(&name.0).into_owned()).collect();
     assert_eq!(listed, ["a", "b", "c", "d", "d.conflict-1-3", "d.conflict-2-3", "e", "f"]);
-    // Who knew one of the others goes on with it, and its mode is the home's.
+    // A site that knew one of the others continues with it, and its mode is the home's.
     let own = federation.sites[2].origin.id(1);
     assert_eq!(federation.tree.node(own).unwrap().merged_into(), Some(top));
     let site = &mut federation.sites[2];
@@ -733,7 +734,7 @@ fn a_concurrent_write_of_another_site_is_not_removed() {
     federation.check();
     assert_eq!(names(&federation.tree), ["a", "b", "c", "d", "e"]);
     assert_eq!(federation.sites[2].refused.len(), 3);
-    // Who has seen it may.
+    // A site that has seen it may.
     federation.run(&Event::Do(2, Step::Remove { dir: 0, name: 0 }));
     federation.run(&Event::Do(2, over(2, 1)));
     federation.settle();
@@ -777,7 +778,7 @@ fn content_is_stored_even_if_its_number_is_taken() {
     federation.tree.apply(&effects);
     assert_eq!(names(&federation.tree), ["a", "a.conflict-1-1"]);
     assert_eq!(federation.tree.child(&Dentry { dir: ROOT, name: "a".into() }), Some(file));
-    // Whoever writes it now and knows better is told.
+    // A site that writes it now and has seen the newer one gets an error.
     let refused = decide(&federation.tree, 3, &made, Clash::Refuse).unwrap_err();
     assert_eq!(refused.code, Code::ContentConflict);
 }

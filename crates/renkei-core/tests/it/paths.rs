@@ -8,25 +8,26 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Bytes per second below which nobody is paced.
+/// Bytes per second below which no stream is paced.
 const FLOOR: f64 = 4e6;
 
-/// What a stream's own control sends at most, of what arrives: doubling in a round trip stays below.
+/// The most that a stream's own control sends for each delivered byte: doubling in a round trip
+/// stays below.
 const OWN_LIMIT: f64 = 5.0;
 
-/// What all streams send before they hear anything.
+/// Bytes that all streams send before the first acknowledgement.
 const INITIAL_BYTES: f64 = 16.0 * 14_480.0;
-/// Rounds a stream's own control believes a rate.
+/// Rounds for which a stream's own control keeps a rate.
 const BBR_MEMORY: usize = 10;
 /// Rounds without growth after which it takes the path for full.
 const BBR_FULL_ROUNDS: u32 = 3;
 
-/// What the streams' own control does where that is BBR (Cardwell et al., ACM Queue 14/5), of all streams together.
+/// A model of the streams' own control if that is BBR (Cardwell et al., ACM Queue 14/5), of all streams together.
 struct Bbr {
-    /// What came through in the last rounds.
+    /// Deliveries of the last rounds.
     rates: VecDeque<f64>,
     round_ends: Duration,
-    /// What was delivered when the round began, and what was sent then and a round before.
+    /// Bytes delivered at the beginning of the round, and bytes sent then and a round before.
     at_start: f64,
     sent_at: [f64; 2],
     sent: f64,
@@ -35,7 +36,7 @@ struct Bbr {
     still: u32,
     phase: Phase,
     cycle: u32,
-    /// What it allows for acknowledgements that come late and together.
+    /// Allowance for acknowledgements that come late and together.
     bunched: Duration,
 }
 
@@ -63,7 +64,7 @@ impl Bbr {
         }
     }
 
-    /// A fresh state, which begins with what the window gives in a round trip.
+    /// A fresh state, which begins with a window per round trip.
     fn restart(&mut self) {
         let most = self.most(0.0);
         (self.phase, self.best, self.still) = (Phase::Startup, 0.0, 0);
@@ -74,7 +75,7 @@ impl Bbr {
         self.rates.iter().copied().fold(initial, f64::max)
     }
 
-    /// What is sent now: the rate, and how much may be under way.
+    /// The present rate, and the limit of bytes in flight.
     fn rate(
         &mut self,
         now: Duration,
@@ -85,7 +86,7 @@ impl Bbr {
     ) -> (f64, f64) {
         if now >= self.round_ends {
             let elapsed = rtt + (now - self.round_ends).min(rtt);
-            // Acknowledgements that come bunched tell no more than was sent.
+            // Bunched acknowledgements show no higher rate than that of sending.
             let sent = self.sent_at[1] - self.sent_at[0];
             self.rates.push_back((delivered - self.at_start).min(sent) / elapsed.as_secs_f64());
             self.sent_at = [self.sent_at[1], self.sent];
@@ -120,19 +121,19 @@ impl Bbr {
     }
 }
 
-/// One session: what it may send, and what is on its way.
+/// One session: its limits, and its bytes in flight.
 #[derive(Default)]
 struct Flow {
     /// The streams' own control, if it is not just doubling.
     bbr: Option<Bbr>,
-    /// Whether nobody paces.
+    /// Whether no stream is paced.
     is_free: bool,
     capacity: Capacity,
     begins: Duration,
     rate: f64,
     allowed: Option<f64>,
     sum: Sample,
-    /// When what was sent is known to have arrived: time, bytes, bytes lost, round trip.
+    /// Times of acknowledgements: time, bytes, bytes lost, round trip.
     under_way: VecDeque<(Duration, f64, f64, Duration)>,
     delivered: f64,
     /// Bytes per second that arrived in about the last round trip.
@@ -143,7 +144,7 @@ struct Flow {
     next_tick: Duration,
 }
 
-/// A bottleneck before which `queue` bytes fit, and those who send through it.
+/// A bottleneck with a queue of `queue` bytes, and its senders.
 struct Path {
     rtt: Duration,
     shortest: Duration,
@@ -156,7 +157,7 @@ struct Path {
     hosts: Option<Hosts>,
 }
 
-/// What busy hosts at both ends do to a path: they answer late, and stand still now and then.
+/// Disturbances by busy hosts at both ends of a path: late answers, and stalls now and then.
 struct Hosts {
     chance: Chance,
     /// Most that an answer is late.
@@ -165,7 +166,7 @@ struct Hosts {
     /// About how often one of them stands still.
     stalls_every: Duration,
     next_stall: Duration,
-    /// Until when the sender sends nothing, and nobody hears of what arrived.
+    /// End of the stall: the sender sends nothing, and no acknowledgement is read.
     sends_from: Duration,
     hears_from: Duration,
     stalled: Duration,
@@ -224,7 +225,8 @@ impl Path {
         Path { rtt, shortest: rtt, capacity, queue, queued: 0.0, random_loss: 0.0, now, flows, hosts: None }
     }
 
-    /// Lets a millisecond pass: all send, the queue forwards, what arrived is known a round trip later.
+    /// Simulates a millisecond: all send, the queue forwards, deliveries are acknowledged a round trip
+    /// later.
     fn step(&mut self) {
         let (dt, now) = (MS.as_secs_f64(), self.now);
         let (mut late, mut can_send, mut can_hear) = (Duration::ZERO, true, true);
@@ -272,7 +274,7 @@ impl Path {
         (0..ms).for_each(|_| self.step());
     }
 
-    /// Runs so long; gives what each flow got of the capacity, and lost of what it got.
+    /// Runs for a time; returns the share of the capacity of each flow, and its share of lost bytes.
     fn shares(&mut self, ms: u32) -> Vec<(f64, f64)> {
         let before: Vec<_> = self.flows.iter().map(|flow| (flow.delivered, flow.lost)).collect();
         self.run(ms);
@@ -286,7 +288,7 @@ impl Path {
 }
 
 impl Flow {
-    /// Takes what is known by now, and asks the controller when it is time.
+    /// Reads the acknowledgements, and runs the controller when it is due.
     fn hear(&mut self, now: Duration, min_rtt: Duration) {
         let before = self.delivered;
         while let Some((_, bytes, lost, rtt)) = self.under_way.pop_front_if(|(at, ..)| *at <= now) {
@@ -325,7 +327,7 @@ fn a_long_path_is_filled_and_does_not_overflow() {
     assert!(path.flows[0].peak_in_flight < 2.05 * 87.5e6, "{}", path.flows[0].peak_in_flight);
     assert_filled(&path.shares(20_000));
     assert!(path.flows[0].peak_in_flight < 2.05 * 87.5e6, "{}", path.flows[0].peak_in_flight);
-    // What opening costs, once.
+    // The cost of opening, once.
     assert!(path.flows[0].lost < 0.7 * 87.5e6, "{}", path.flows[0].lost);
 }
 
@@ -446,7 +448,7 @@ fn part_without_pace(bears_loss: bool, paced: u64, free: u64) -> f64 {
 #[test]
 fn useless_pacing_ends() {
     assert!(part_without_pace(true, 80_000_000, 105_000_000) > 0.8);
-    // What comes without pace alone is lost for nothing.
+    // Packets beyond the capacity are lost without a gain.
     assert!(part_without_pace(true, 80_000_000, 81_000_000) < 0.2);
     assert!(part_without_pace(false, 80_000_000, 105_000_000) < 0.1);
 }
@@ -491,7 +493,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// What a path whose hosts are busy gives of what it could, and how much of that was lost.
+/// The used share of a path with busy hosts, and the share of lost bytes.
 struct Disturbed {
     what: String,
     jitter: Duration,
@@ -499,7 +501,7 @@ struct Disturbed {
     lost: f64,
 }
 
-/// A path with busy hosts, and what it is.
+/// A path with busy hosts, and its description.
 fn busy_path(seed: u64) -> (Path, u32, Duration, String) {
     let mut chance = Chance::new(seed);
     let rtt = *chance.pick(&[10, 50, 150, 350]);
@@ -515,8 +517,8 @@ fn busy_path(seed: u64) -> (Path, u32, Duration, String) {
     (path, rtt, jitter, what)
 }
 
-/// From the first byte on, with streams that are BBR: what a path gives paced, of what it gives unpaced; what was lost of it,
-/// and what is lost unpaced.
+/// From the first byte on, with streams that are BBR: the throughput with pacing relative to that without, the loss with
+/// pacing, and the loss without.
 fn beside_unpaced(seed: u64) -> (Disturbed, f64) {
     let run = |is_free| {
         let (mut path, rtt, jitter, what) = busy_path(seed);
@@ -538,7 +540,7 @@ fn pacing_costs_little_beside_no_pacing_and_loses_less() {
     let lost = all.iter().map(|one| one.lost).sum::<f64>() / count;
     let lost_free = free.iter().sum::<f64>() / count;
     println!("{mean:.3} of what comes unpaced, lost {lost:.4} and {lost_free:.4}, over {count} paths");
-    // Long delays of a host on a short path are not told from a queue there; all else is.
+    // Long delays of a host on a short path look like a queue there; everything else is distinguished.
     let [few, many] =
         [worse(&all, &[0, 2, 10].map(|ms| ms * MS), 0.9, 0.1), worse(&all, &[50 * MS], 0.4, 0.15)];
     println!("{few:.3} and {many:.3} badly");
@@ -546,7 +548,8 @@ fn pacing_costs_little_beside_no_pacing_and_loses_less() {
     assert!(few <= 0.04 && many <= 0.04, "{few:.3} and {many:.3} of the paths are used badly");
 }
 
-/// What comes through, and is lost of it, where the path carries all and a tenth in turns of so long, with a queue of so many BDP.
+/// Throughput and loss on a path whose capacity alternates between all and a tenth at this interval, with a queue of so many
+/// BDP.
 fn with_turns(rtt: u32, turn_ms: u32, deep: f64, is_free: bool) -> (f64, f64) {
     let all = 250e6;
     let mut path = Path::new(rtt, all, deep * all * f64::from(rtt) / 1e3, &[0]);

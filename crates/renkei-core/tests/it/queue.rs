@@ -12,15 +12,15 @@ const DEADLINE_MS: u64 = 400_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Starts what the scheduler picks.
+    /// Starts the jobs that the scheduler picks.
     Pick,
     /// An attempt that runs ends, unless the PoP is killed before that is stored.
     End { which: usize, how: u8, killed: bool },
     /// The destination of an attempt is looked at.
     Look { which: usize, dir: bool },
-    /// Somebody asks.
+    /// A request of a user.
     Ask { which: usize, change: u8 },
-    /// Time passes, and what is due and overdue is noticed.
+    /// Time passes, and due and overdue jobs are processed.
     Pass(u64),
     /// The PoP is killed and starts again.
     Kill,
@@ -39,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A PoP: what its catalogue holds, and what it forgets when it is killed.
+/// A PoP: its catalogue, and its memory, which a kill erases.
 struct Pop {
     courses: Vec<Job>,
     found: Vec<Option<Found>>,
@@ -125,7 +125,7 @@ impl Pop {
         let deadline_ms = self.now_ms + DEADLINE_MS;
         match self.courses[which].handle(Event::Asked { change, deadline_ms }, self.now_ms) {
             Err(_) => assert_eq!(self.courses[which], before, "a refusal changes nothing"),
-            // One that is tried again must earn its end anew.
+            // A retried job must end again.
             Ok(()) if change == Change::Retry => self.ended_well[which] = false,
             Ok(()) => {}
         }
@@ -157,7 +157,7 @@ impl Pop {
             assert!(course.state != State::Done || self.ended_well[which], "done without an end");
             assert_eq!(course.state.is_end(), course.ended_ms.is_some());
             assert!(course.wish.is_none() || course.state == State::Running);
-            // Whatever waits knows for when.
+            // Every waiting job has a time.
             assert!(course.state != State::Waiting || course.next_ms.is_some() && course.reason.is_some());
             let failed_for_a_reason = course.state != State::Failed || course.reason.is_some();
             assert!(failed_for_a_reason, "{course:?}");

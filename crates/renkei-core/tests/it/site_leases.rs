@@ -1,6 +1,6 @@
-//! A home and three sites that follow a volume, on a virtual clock: closes and opens at each, messages that take their time,
-//! connections that are cut, sites and homes that are killed, disks that are full, clocks that do not go alike. What was closed before an open began is
-//! seen by it, or the open is told which site is lost or that the home is not reached.
+//! A home and three followers of a volume, on a virtual clock: closes and opens at each, delayed messages, broken connections,
+//! killed sites and homes, full disks, clocks of different rates. An open sees every close before it, or gets the name of the
+//! lost site or the error that the home is unreachable.
 //!
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it site_leases` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
@@ -18,9 +18,9 @@ const TERM: Duration = Duration::from_millis(1000);
 const IDLE: Duration = Duration::from_millis(600);
 /// How long the home holds a question for leases.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long somebody at a site waits for the home.
+/// Longest wait of a program at a site for the home.
 const WITHIN: Duration = Duration::from_millis(1500);
-/// Longest wait of an open at the home, whatever the sites do.
+/// Longest wait of an open at the home, in all cases.
 const WAITS: Duration = Duration::from_millis(3000);
 const STEPS: usize = 4_000;
 const SEEDS: u64 = 250;
@@ -32,7 +32,7 @@ fn ms(count: u64) -> Duration {
 /// A change that was made, by its number, and where.
 type ChangeId = u64;
 
-/// What is on its way, between a site and its home.
+/// Messages between a site and its home.
 #[derive(Clone, Debug)]
 enum Message {
     /// The site asks for its leases; the home answers.
@@ -54,18 +54,18 @@ enum Message {
     Log(usize),
 }
 
-/// Somebody at a site who waits to acknowledge a close.
+/// A program at a site that waits for the acknowledgement of a close.
 struct Closing {
     change: ChangeId,
     until: Moment,
 }
 
-/// Somebody who opens a file at a site.
+/// A program that opens a file at a site.
 struct Opening {
     open: u64,
     begun: Moment,
     until: Moment,
-    /// What the home said: how far the copy must be, and who is lost.
+    /// The answer of the home: the necessary position of the copy, and the lost sites.
     told: Option<(usize, BTreeSet<Origin>)>,
 }
 
@@ -86,11 +86,11 @@ struct Site {
     pending: Vec<ChangeId>,
     closing: Vec<Closing>,
     opening: Vec<Opening>,
-    /// The lost sites, as the home told with its leases.
+    /// The lost sites, as reported by the home with its leases.
     lost: BTreeSet<Origin>,
 }
 
-/// Somebody for whom the home waits.
+/// A program for which the home waits.
 enum Waiter {
     Acquire { site: Origin, epoch: u64, asked: Moment },
     Open { site: Option<Origin>, open: u64, begun: Moment },
@@ -119,7 +119,7 @@ struct World {
     closed: Vec<(ChangeId, Moment, Option<Origin>)>,
     next: u64,
     opens: u64,
-    /// Opens of each kind that were judged: believed, asked, told of a lost site.
+    /// Checked opens of each kind: local, asked at the home, reported a lost site.
     judged: [u64; 3],
 }
 
@@ -178,7 +178,7 @@ impl World {
         self.wires.push((arrives, site, to_home, connection, message));
     }
 
-    // ---- what people do --------------------------------------------------------------------------------------------
+    // ---- actions of programs ----------------------------------------------------------------------------------------------
 
     fn close_at_site(&mut self, site: Origin) {
         let (change, local, now) = (self.next, self.local(site), self.now);
@@ -221,7 +221,7 @@ impl World {
         self.home.waiters.push((awaited, Waiter::Open { site: None, open: 0, begun }, 0));
     }
 
-    /// What was closed before an open began is here, or whoever closed it is said to be lost.
+    /// Files closed before an open began are here, or their site is reported as lost.
     fn judge(&self, at: Option<Origin>, begun: Moment, lost: &BTreeSet<Origin>) {
         let seen: BTreeSet<ChangeId> = match at {
             Some(site) => {
@@ -244,7 +244,7 @@ impl World {
     fn tick_site(&mut self, site: Origin) {
         let (local, now) = (self.local(site), self.now);
         let one = self.site(site);
-        // Who waited for too long goes on alone: a site that is cut off.
+        // A program that waited for too long continues alone: a site that is cut off.
         one.closing.retain(|closing| now < closing.until);
         one.opening.retain(|opening| now < opening.until);
         if one.connection == 0 {
@@ -418,14 +418,14 @@ impl World {
         }
     }
 
-    // ---- what goes wrong -------------------------------------------------------------------------------------------
+    // ---- faults -------------------------------------------------------------------------------------------------------
 
     fn cut(&mut self, site: Origin) {
         self.wires.retain(|wire| wire.1 != site);
         let one = self.site(site);
         one.connection = 0;
         (one.is_asked, one.is_acquiring, one.is_submitting) = (false, false, false);
-        // What a flush waited for is handed in later; the home asks again.
+        // The changes that a flush waited for are pushed later; the home asks again.
         one.duty = LeaseDuty::default();
     }
 
@@ -439,7 +439,7 @@ impl World {
         self.send(site, false, Message::Log(len));
     }
 
-    /// A site's PoP is killed: what it changed is on its disk, and its leases are forgotten.
+    /// A site's PoP is killed: its changes are on its disk, and its leases are lost.
     fn kill_site(&mut self, site: Origin) {
         self.cut(site);
         let one = self.site(site);
@@ -469,7 +469,7 @@ impl World {
             70..=99 => self.connect(site),
             100 if self.chance.percent(50) => self.kill_site(site),
             101 if is_home_up && self.chance.percent(30) => self.kill_home(),
-            // Nobody writes for a while.
+            // A time without writes.
             102 => self.now += ms(self.chance.below(700)),
             103 => self.site(site).full_until = self.now + ms(self.chance.below(5_000)),
             _ => {}
@@ -562,7 +562,7 @@ fn a_site_that_answers_and_pushes_nothing_is_waited_for_once() {
         assert!(!one.acquire(), "it would be waited for again");
         one.answer(false);
     }
-    // It has room again, and hands in what it has.
+    // It has space again, and pushes its changes.
     (0..10).for_each(|_| one.answer(true));
     assert_eq!(one.open(), (Duration::ZERO, false));
     assert!(one.acquire());

@@ -66,18 +66,21 @@ type Check = fn(&Place);
 
 /// Properties of both databases. Each gets a directory of its own, or a server without volumes.
 const CHECKS: &[(&str, Check)] = &[
-    ("a tree does what the rules say", a_tree_follows_the_rules_in_memory),
+    ("a tree follows the rules in memory", a_tree_follows_the_rules_in_memory),
     ("a copy that follows is equal", a_copy_that_follows_is_equal),
     ("pages and the log make a copy", pages_and_the_log_make_a_copy),
-    ("a late copy takes the place of the old one", a_snapshot_replaces_the_old_copy),
-    ("own changes are kept until the log has them", local_changes_are_stored),
-    ("lists go by bytes", listings_are_sorted_by_bytes),
-    ("numbers are given once", numbers_are_allocated_once),
-    ("files and notes are kept", files_and_dirty_names_are_stored),
-    ("volumes do not mix", volumes_are_separate),
-    ("a batch that fails leaves nothing", a_failed_batch_changes_nothing),
-    ("what cannot be read is not missing", an_unreadable_row_is_an_error_and_not_a_missing_one),
-    ("a wrong count is set right", a_wrong_count_is_corrected),
+    ("a snapshot replaces the old copy", a_snapshot_replaces_the_old_copy),
+    ("local changes are stored until the log has them", local_changes_are_stored),
+    ("listings are sorted by bytes", listings_are_sorted_by_bytes),
+    ("numbers are allocated once", numbers_are_allocated_once),
+    ("files and dirty names are stored", files_and_dirty_names_are_stored),
+    ("volumes are separate", volumes_are_separate),
+    ("a failed batch changes nothing", a_failed_batch_changes_nothing),
+    (
+        "an unreadable row is an error and not a missing one",
+        an_unreadable_row_is_an_error_and_not_a_missing_one,
+    ),
+    ("a wrong count is corrected", a_wrong_count_is_corrected),
 ];
 
 #[test]
