@@ -7,7 +7,7 @@
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
 use crate::fixture::variable;
-use crate::mounts::{Answer, Held, Mount, Question};
+use crate::mounts::{Answer, Held, Mount, Request};
 use crate::namespace::{Ids, Step, Wrote, change};
 use renkei_core::lease::callbacks::{Callback, CallbackQueue, Settling};
 use renkei_core::lease::{HolderId, Moment, Noted};
@@ -287,11 +287,11 @@ impl Pop {
             self.telling.changed_anywhere(None, &Changed { all, ..Changed::default() }, clock);
         }
         self.telling.changed_anywhere(None, &told, clock);
-        self.await_all(keys);
+        self.await_acknowledgements(keys);
     }
 
     /// No change waits for it, but once all have received it no mount shows the former state.
-    fn await_all(&mut self, keys: Vec<Key>) {
+    fn await_acknowledgements(&mut self, keys: Vec<Key>) {
         let settling = self.telling.settling(None);
         self.open.push(Open { settling, event: self.event, keys, by: None });
     }
@@ -303,14 +303,14 @@ impl Pop {
             let pending: VecDeque<_> = follower.pending(0).cloned().collect();
             let dirs: BTreeSet<NodeId> =
                 pending.iter().flat_map(|made| made.change.spots()).map(|at| at.dir).collect();
-            let mut anew = Follower::resume(self.origin, follower.seq(), follower.number(), pending);
-            anew.rebase(&self.tree);
+            let mut fresh = Follower::resume(self.origin, follower.seq(), follower.number(), pending);
+            fresh.rebase(&self.tree);
             self.merged = DirAliases::default();
             let tree = &self.tree;
             let into = |id: NodeId| Some((id, tree.node(id)?.merged_into()?));
             self.merged.settle(dirs.into_iter().filter_map(into));
-            self.merged.lay(anew.layer());
-            self.follower = Some(anew);
+            self.merged.lay(fresh.layer());
+            self.follower = Some(fresh);
         }
         self.sessions.clear();
         self.open.clear();
@@ -332,9 +332,9 @@ impl Pop {
 enum Body {
     Renew(u64),
     Settled(u64),
-    Ask(Question, u64),
+    Ask(Request, u64),
     /// The PoP has recorded the lease, and will look up the name.
-    Work(Question, u64, bool),
+    Work(Request, u64, bool),
     Told(Callback),
     Answer(Answer, u64),
     /// An end finds out that the connection is lost.
@@ -362,7 +362,7 @@ struct World {
     flights: Vec<Flight>,
     /// Sessions whose connection is cut.
     cut: BTreeSet<(usize, u64)>,
-    believed: u64,
+    cached: u64,
 }
 
 impl World {
@@ -383,7 +383,7 @@ impl World {
             mounts,
             flights: Vec::new(),
             cut: BTreeSet::new(),
-            believed: 0,
+            cached: 0,
         }
     }
 
@@ -423,7 +423,7 @@ impl World {
         self.now += ms(1 + self.chance.below(20));
         let mount = self.below(MOUNTS as u64) as usize;
         match self.below(1000) {
-            0..=499 => self.use_mount(mount),
+            0..=499 => self.run_program(mount),
             500..=509 => self.cut(mount),
             510..=513 => self.kill_pop(),
             514..=516 => self.kill_mount(mount),
@@ -437,16 +437,16 @@ impl World {
         self.check();
     }
 
-    fn use_mount(&mut self, at: usize) {
+    fn run_program(&mut self, at: usize) {
         let Some(session) = self.mounts[at].session else { return };
         let pop = self.mounts[at].pop;
         let mut dirs: Vec<u64> = self.pops[pop].now.keys().filter_map(dir_of).collect();
         dirs.dedup();
         let dir = if dirs.is_empty() { ROOT.0 } else { *self.chance.pick(&dirs) };
         let question = match self.below(10) {
-            0..=4 => Question::Look(dir, name(self.chance.below(5))),
-            5..=6 => Question::List(dir),
-            _ => Question::Do(self.some_step()),
+            0..=4 => Request::Look(dir, name(self.chance.below(5))),
+            5..=6 => Request::List(dir),
+            _ => Request::Do(self.some_step()),
         };
         let clock = self.mounts[at].clock(self.now);
         if self.mounts[at].knows(&question, clock) {
@@ -507,7 +507,7 @@ impl World {
     fn kill_mount(&mut self, at: usize) {
         self.cut(at);
         let done = std::mem::take(&mut self.mounts[at].done);
-        self.mounts[at] = self.mounts[at].anew();
+        self.mounts[at] = self.mounts[at].restarted();
         self.mounts[at].done = done;
     }
 
@@ -539,7 +539,7 @@ impl World {
         for pop in 0..POPS {
             for serving in self.pops[pop].sessions.clone() {
                 if self.chance.percent(40) {
-                    self.send_told(pop, serving);
+                    self.send_callbacks(pop, serving);
                 }
             }
         }
@@ -555,7 +555,7 @@ impl World {
         pop.sessions.push(Serving { mount: at, session, holder });
     }
 
-    fn send_told(&mut self, pop: usize, serving: Serving) {
+    fn send_callbacks(&mut self, pop: usize, serving: Serving) {
         let clock = self.pops[pop].clock(self.now);
         while let Some(told) = self.pops[pop].telling.next_told(serving.holder, clock) {
             self.send(serving.mount, serving.session, Body::Told(told));
@@ -599,7 +599,7 @@ impl World {
         let clock = home.clock(now);
         // The changes of the plain tree are not reported name by name.
         home.telling.changed_anywhere(None, &Changed { all: true, ..Changed::default() }, clock);
-        home.await_all(keys);
+        home.await_acknowledgements(keys);
     }
 
     // ---- messages ----------------------------------------------------------------------------------------------------
@@ -653,15 +653,15 @@ impl World {
             Body::Settled(number) => self.pops[pop].telling.answer(holder, number),
             Body::Ask(question, asked) => {
                 let is_held = match &question {
-                    Question::Look(dir, _) | Question::List(dir) => {
+                    Request::Look(dir, _) | Request::List(dir) => {
                         self.pops[pop].telling.note(holder, *dir, clock) != Noted::No
                     }
-                    Question::Do(_) => true,
+                    Request::Do(_) => true,
                 };
                 let at = now + ms(self.chance.below(30));
                 self.fly(mount, session, at, Body::Work(question, asked, is_held));
             }
-            Body::Work(Question::Do(step), asked, _) => self.work(pop, serving, &step, asked),
+            Body::Work(Request::Do(step), asked, _) => self.work(pop, serving, &step, asked),
             Body::Work(question, asked, is_held) => {
                 let answer = self.pops[pop].answer(&question, holder, is_held, clock);
                 self.send(mount, session, Body::Answer(answer, asked));
@@ -741,7 +741,7 @@ impl World {
     fn check(&mut self) {
         for (at, mount) in self.mounts.iter().enumerate() {
             let pop = &self.pops[mount.pop];
-            for (key, value) in mount.believed(mount.clock(self.now)) {
+            for (key, value) in mount.cached(mount.clock(self.now)) {
                 let done = mount.done.get(&key).copied().unwrap_or_default();
                 let is_true = pop.was_since(&key, done, |known| value.is(known));
                 let history = || pop.history.get(&key);
@@ -752,7 +752,7 @@ impl World {
                     mount.pop,
                     history()
                 );
-                self.believed += 1;
+                self.cached += 1;
             }
         }
     }
@@ -767,14 +767,14 @@ impl Pop {
     }
 
     /// Searches a holder for the name in the callback.
-    fn answer(&mut self, question: &Question, holder: HolderId, is_held: bool, clock: Moment) -> Answer {
+    fn answer(&mut self, question: &Request, holder: HolderId, is_held: bool, clock: Moment) -> Answer {
         match question {
-            Question::Look(dir, name) => {
+            Request::Look(dir, name) => {
                 let found = self.find(*dir, name);
                 let is_held = is_held && self.note_found(found.as_ref(), holder, clock);
                 Answer::Found { dir: *dir, name: name.clone(), found, is_held }
             }
-            Question::List(dir) => {
+            Request::List(dir) => {
                 let names = self.names(*dir);
                 let found: Vec<Held> = names
                     .into_iter()
@@ -786,7 +786,7 @@ impl Pop {
                 }
                 Answer::Listed { dir: *dir, found, is_held: is_held && self.node(*dir).is_some() }
             }
-            Question::Do(_) => unreachable!("it is no question"),
+            Request::Do(_) => unreachable!("it is no question"),
         }
     }
 
@@ -845,17 +845,17 @@ fn names_of(change: &Change, merged: &DirAliases, before: &Shown) -> Vec<(u64, N
 fn run(seed: u64) -> u64 {
     let mut world = World::new(seed);
     (0..STEPS).for_each(|_| world.step());
-    world.believed
+    world.cached
 }
 
 #[test]
 fn no_mount_shows_state_older_than_an_acknowledged_change() {
     let all = 0..variable("RENKEI_SIM_SEEDS").unwrap_or(SEEDS);
     let seeds = variable("RENKEI_SIM_SEED").map_or(all, |seed| seed..seed + 1);
-    let (mut believed, mut broken) = (0, Vec::new());
+    let (mut cached, mut broken) = (0, Vec::new());
     for seed in seeds.clone() {
         match std::panic::catch_unwind(|| run(seed)) {
-            Ok(count) => believed += count,
+            Ok(count) => cached += count,
             Err(_) => broken.push(seed),
         }
     }
@@ -864,5 +864,5 @@ fn no_mount_shows_state_older_than_an_acknowledged_change() {
         "of {seeds:?} these fail, as RENKEI_SIM_SEED={} does alone: {broken:?}",
         broken[0]
     );
-    assert!(believed > 1000 * (seeds.end - seeds.start), "leases are used: {believed}");
+    assert!(cached > 1000 * (seeds.end - seeds.start), "leases are used: {cached}");
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// The request of a program.
 #[derive(Clone, Debug)]
-pub enum Question {
+pub enum Request {
     Look(u64, Name),
     List(u64),
     Do(Step),
@@ -50,16 +50,16 @@ pub enum Answer {
 
 /// Arrival of the latest message on the control stream of the last session.
 #[derive(Clone, Copy, Default)]
-pub struct Ways {
+pub struct Arrivals {
     session: u64,
     up: Moment,
     down: Moment,
 }
 
-impl Ways {
+impl Arrivals {
     /// Those of another session, which has a number that no other has.
-    fn anew(self) -> Ways {
-        Ways { session: self.session + 1, ..Ways::default() }
+    fn restarted(self) -> Arrivals {
+        Arrivals { session: self.session + 1, ..Arrivals::default() }
     }
 
     pub fn up(&mut self, at: Moment) -> Moment {
@@ -75,17 +75,17 @@ impl Ways {
 
 /// The view of a mount.
 #[derive(Debug)]
-pub enum Belief {
+pub enum CachedState {
     Exactly(Value),
     /// That a name is there, or not.
     Listed(bool),
 }
 
-impl Belief {
+impl CachedState {
     pub fn is(&self, known: Option<&Value>) -> bool {
         match self {
-            Belief::Exactly(value) => known == Some(value),
-            Belief::Listed(is_there) => known.is_some() == *is_there,
+            CachedState::Exactly(value) => known == Some(value),
+            CachedState::Listed(is_there) => known.is_some() == *is_there,
         }
     }
 }
@@ -103,7 +103,7 @@ pub struct Mount {
     /// How its clock goes, in thousandths.
     rate: u32,
     pub session: Option<u64>,
-    pub ways: Ways,
+    pub ways: Arrivals,
     pub term: Term,
     recent: Recent,
     entries: BTreeMap<(u64, Name), Entry>,
@@ -121,7 +121,7 @@ impl Mount {
             pop,
             rate,
             session: None,
-            ways: Ways::default(),
+            ways: Arrivals::default(),
             term: Term::default(),
             recent: Recent::default(),
             entries: BTreeMap::new(),
@@ -133,7 +133,7 @@ impl Mount {
     }
 
     /// Another one in its place.
-    pub fn anew(&self) -> Mount {
+    pub fn restarted(&self) -> Mount {
         Mount { ways: self.ways, ..Mount::new(self.pop, self.rate) }
     }
 
@@ -146,7 +146,7 @@ impl Mount {
         self.term.begin_again();
         self.marks.clear();
         self.asked += 1;
-        self.ways = self.ways.anew();
+        self.ways = self.ways.restarted();
         self.session = Some(self.ways.session);
         self.ways.session
     }
@@ -161,39 +161,40 @@ impl Mount {
     }
 
     /// Whether a program is answered from the cache.
-    pub fn knows(&self, question: &Question, clock: Moment) -> bool {
+    pub fn knows(&self, question: &Request, clock: Moment) -> bool {
         let is_whole = |dir: &u64| self.is_valid(self.whole.get(dir).copied(), clock);
         match question {
-            Question::Look(dir, name) => match self.entries.get(&(*dir, name.clone())) {
+            Request::Look(dir, name) => match self.entries.get(&(*dir, name.clone())) {
                 Some(entry) => self.is_valid(entry.learnt, clock),
                 None => is_whole(dir),
             },
-            Question::List(dir) => is_whole(dir),
-            Question::Do(_) => false,
+            Request::List(dir) => is_whole(dir),
+            Request::Do(_) => false,
         }
     }
 
     /// All that it would show without asking.
-    pub fn believed(&self, clock: Moment) -> Vec<(Key, Belief)> {
+    pub fn cached(&self, clock: Moment) -> Vec<(Key, CachedState)> {
         let mut all = Vec::new();
         for ((dir, name), Entry { child, attr, learnt }) in &self.entries {
             if self.is_valid(*learnt, clock) {
-                all.push((Key::Name(*dir, name.clone()), Belief::Exactly(Value::Child(*child))));
+                all.push((Key::Name(*dir, name.clone()), CachedState::Exactly(Value::Child(*child))));
                 all.extend(
-                    attr.iter().map(|attr| (Key::Node(*child), Belief::Exactly(Value::Node(attr.clone())))),
+                    attr.iter()
+                        .map(|attr| (Key::Node(*child), CachedState::Exactly(Value::Node(attr.clone())))),
                 );
             }
         }
         for (dir, age) in &self.whole {
             for name in (0..5).map(name).filter(|_| self.is_valid(Some(*age), clock)) {
                 let is_there = self.entries.contains_key(&(*dir, name.clone()));
-                all.push((Key::Name(*dir, name), Belief::Listed(is_there)));
+                all.push((Key::Name(*dir, name), CachedState::Listed(is_there)));
             }
         }
         all
     }
 
-    pub fn ask(&mut self, _question: &Question) -> u64 {
+    pub fn ask(&mut self, _question: &Request) -> u64 {
         self.asked += 1;
         let mark = Mark { age: self.term.age(), count: self.recent.count(), is_held: false };
         self.marks.insert(self.asked, mark);
@@ -206,10 +207,10 @@ impl Mount {
             self.term.give_up();
         }
         self.recent.add(what.clone());
-        self.unlearn(what);
+        self.invalidate(what);
     }
 
-    fn unlearn(&mut self, what: &Changed) {
+    fn invalidate(&mut self, what: &Changed) {
         let Mount { entries, whole, .. } = self;
         for ((dir, name), entry) in entries.iter_mut() {
             if what.concerns(*dir, |other| other == name.0, entry.child) {
@@ -224,7 +225,7 @@ impl Mount {
         match answer {
             Answer::Found { dir, name, found, is_held } => {
                 if let Some((child, attr)) = found {
-                    self.believe(mark.held(is_held), dir, name, child, attr);
+                    self.cache(mark.held(is_held), dir, name, child, attr);
                 }
             }
             Answer::Listed { dir, found, is_held } => {
@@ -232,25 +233,25 @@ impl Mount {
                 let listed: Vec<&Name> = found.iter().map(|(name, ..)| name).collect();
                 self.entries.retain(|(at, name), _| *at != dir || listed.contains(&name));
                 for (name, child, attr) in found {
-                    self.believe(mark, dir, name, child, attr);
+                    self.cache(mark, dir, name, child, attr);
                 }
-                self.believe_whole(mark, dir);
+                self.cache_listing(mark, dir);
             }
             Answer::Done { names, files, change, made, dirs, places, .. } => {
                 // The file is known, also if it is by another name.
                 let changed = Changed { nodes: files, ..Changed::default() };
-                self.unlearn(&changed);
+                self.invalidate(&changed);
                 self.on_done(mark, &names, dirs.as_deref(), &places);
                 self.recent.add(changed);
                 self.rename_here(&names, &change);
                 if let Some(made) = made {
-                    self.believe_whole(mark.held(dirs.is_some()), made);
+                    self.cache_listing(mark.held(dirs.is_some()), made);
                 }
             }
         }
     }
 
-    fn believe(&mut self, mark: Mark, dir: u64, name: Name, child: u64, attr: Attr) {
+    fn cache(&mut self, mark: Mark, dir: u64, name: Name, child: u64, attr: Attr) {
         let learnt =
             mark.learnable(&self.recent, |changed| changed.concerns(dir, |other| other == name.0, child));
         let is_same = |changed: &Changed| changed.concerns_name(dir, |other| other == name.0);
@@ -263,7 +264,7 @@ impl Mount {
         self.entries.insert((dir, name), Entry { child, attr: Some(attr), learnt });
     }
 
-    fn believe_whole(&mut self, mark: Mark, dir: u64) {
+    fn cache_listing(&mut self, mark: Mark, dir: u64) {
         match mark.learnable(&self.recent, |changed| changed.concerns_names_of(dir)) {
             Some(age) => drop(self.whole.insert(dir, age)),
             None => drop(self.whole.remove(&dir)),
@@ -292,7 +293,7 @@ impl Mount {
             let is_same = |changed: &Changed| changed.concerns_name(*dir, |other| other == name.0);
             let whole = mark.learnable(&self.recent, is_same).and(self.whole.get(dir).copied());
             let changed = Changed::name(*dir, &name.0);
-            self.unlearn(&changed);
+            self.invalidate(&changed);
             self.recent.add(changed);
             let Some((_, attr)) = known else { continue };
             let entry = place.and_then(|place| self.entries.get_mut(&place));

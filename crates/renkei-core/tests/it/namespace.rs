@@ -404,11 +404,11 @@ impl Site {
         if !self.follower.is_stale() {
             let pending = self.follower.pending(0).cloned().collect();
             let (seq, number) = (self.follower.seq(), self.follower.number());
-            let mut anew = Follower::resume(self.origin, seq, number, pending);
-            anew.rebase(&self.copy);
-            let laid = anew.seen(&self.copy);
+            let mut fresh = Follower::resume(self.origin, seq, number, pending);
+            fresh.rebase(&self.copy);
+            let laid = fresh.seen(&self.copy);
             let moved = self.follower.seen(&self.copy);
-            for at in anew.layer().all_names().chain(self.follower.layer().all_names()) {
+            for at in fresh.layer().all_names().chain(self.follower.layer().all_names()) {
                 assert_eq!(moved.child(at), laid.child(at), "{at:?}");
                 let node = |tree: &dyn Tree| moved.child(at).and_then(|id| tree.node(id)).map(unstamped);
                 assert_eq!(node(&moved), node(&laid), "{at:?}");
@@ -600,7 +600,7 @@ impl Federation {
             );
             let refused: Vec<_> =
                 mine.filter(|record| record.outcome.is_err()).map(|record| record.number).collect();
-            assert_eq!(site.refused, refused, "each site hears of what was refused");
+            assert_eq!(site.refused, refused, "each site gets its refusals");
         }
         for (origin, number, size) in &self.written {
             let record =

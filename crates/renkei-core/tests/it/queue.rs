@@ -115,7 +115,7 @@ impl Pop {
         let found = if dir { Found::Dir } else { Found::Nothing };
         if self.courses[which].handle(Event::Found(found), self.now_ms).is_ok() {
             let first = *self.found[which].get_or_insert(found);
-            assert_eq!(self.courses[which].found, Some(first), "decided anew");
+            assert_eq!(self.courses[which].found, Some(first), "decided twice");
         }
     }
 

@@ -510,7 +510,7 @@ fn an_open_sees_every_earlier_close_or_its_site_is_reported_as_lost() {
         let run = run.unwrap_or_else(|_| panic!("RENKEI_SIM_SEED={seed}"));
         (0..3).for_each(|kind| judged[kind] += run[kind]);
     }
-    println!("opens believed, asked, told: {judged:?}");
+    println!("opens served locally, asked, with a lost site: {judged:?}");
     assert!(one.is_some() || judged.iter().all(|count| *count > 100), "{judged:?}");
 }
 

@@ -198,7 +198,7 @@ fn json_output_is_as_documented() {
     see_volumes(&federation, &mut pages);
     see_queue_verbs(&federation, &mut pages);
     see_a_running_transfer(&mut federation, &mut pages);
-    see_what_is_unfinished(&federation, &mut pages);
+    see_unfinished(&federation, &mut pages);
     see_the_buffer(&mut federation, &mut pages);
     see_a_restored_home(&mut federation, &mut pages);
     see_a_renamed_site(&mut pages);
@@ -425,7 +425,7 @@ fn see_a_running_transfer(federation: &mut Federation, pages: &mut Pages) {
     std::fs::write(&map, good).unwrap();
 }
 
-fn see_what_is_unfinished(federation: &Federation, pages: &mut Pages) {
+fn see_unfinished(federation: &Federation, pages: &mut Pages) {
     let Federation { titech, kek, .. } = federation;
     let big = federation.scratch().join("big");
     let mut copy =

@@ -438,7 +438,7 @@ fn a_snapshot_replaces_the_old_copy(place: &Place) {
         let (home, copy) = (trees.tree(VOLUME).unwrap(), trees.tree(OTHER).unwrap());
         check_equal(&copy, &shown);
         assert!(!copy.has_late_copy().unwrap());
-        assert_eq!(copy.held(NodeId(77)).unwrap(), Some(held(7)), "what is held stays");
+        assert_eq!(copy.held(NodeId(77)).unwrap(), Some(held(7)), "held files stay");
         let (at, of) = (copy.position().unwrap(), home.position().unwrap());
         assert_eq!((at.seq, at.taken[&HERE]), (of.seq, of.taken[&HERE]), "round {round}");
         assert_eq!(at.given[&THERE], 500, "no number is given twice");

@@ -14,7 +14,7 @@ const WITHIN: Duration = Duration::from_secs(45);
 fn await_that(what: &str, is: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < WITHIN, "it has not come to that: {what}");
+        assert!(begun.elapsed() < WITHIN, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -76,7 +76,7 @@ fn names(site: &Site) -> Vec<String> {
 }
 
 /// Puts the home's data back as they were at the backup, and waits until both sites are one.
-fn home_is_put_back(federation: &mut Federation, restore: impl FnOnce(&mut Site)) {
+fn restore_home(federation: &mut Federation, restore: impl FnOnce(&mut Site)) {
     put(federation, "/genome/both", "after the backup");
     put(federation, "/genome/dir/late", "only titech has it after the restore");
     let top = federation.kek.root().join("genome");
@@ -118,7 +118,7 @@ fn a_home_and_its_follower_agree_after_a_restore() {
     let mut federation = with_volume();
     let folder = backup(&federation.kek, &federation.scratch(), "kek");
     save_data(&federation.kek);
-    home_is_put_back(&mut federation, |kek| lose_and_restore(kek, &folder));
+    restore_home(&mut federation, |kek| lose_and_restore(kek, &folder));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn files_on_the_new_disk_of_a_restored_follower_are_compared_when_accepted() {
     let new = fs::read_to_string(top.join(&kept[0]).join("dir/new")).unwrap_or_default();
     assert_eq!(new, "acknowledged after the backup");
     assert!(!top.join(&kept[0]).join("dir/held").exists(), "it is known");
-    await_that("what is missing is read at the home", || is_read("/genome/both", "before the backup"));
+    await_that("missing files are read at the home", || is_read("/genome/both", "before the backup"));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_home_whose_catalogue_is_on_postgresql_is_restored_with_it() {
     let dump = server.dump();
     save_data(&federation.kek);
     let folder = scratch.join("kek");
-    home_is_put_back(&mut federation, |kek| {
+    restore_home(&mut federation, |kek| {
         kek.kill9();
         server.restore(&dump);
         lose_and_restore(kek, &folder);

@@ -197,7 +197,7 @@ struct TwoMachines {
     _machines: Machines,
 }
 
-fn readme_begins() -> TwoMachines {
+fn readme_setup() -> TwoMachines {
     let mut machines = Machines::new(&[("131.112.0.1", "pop.titech.ac.jp"), ("130.87.0.1", "pop.kek.jp")]);
     let mut titech = machines.start("titech", "131.112.0.1");
     let mut kek = machines.start("kek", "130.87.0.1");
@@ -222,7 +222,7 @@ fn the_readme_by_hand_between_two_machines() {
     if let Some(why) = missing() {
         return eprintln!("SKIPPED: {why}");
     }
-    let TwoMachines { mut titech, mut kek, mut filled, _machines } = readme_begins();
+    let TwoMachines { mut titech, mut kek, mut filled, _machines } = readme_setup();
     titech.root.ok("install -d -o alice /lustre/data/a && echo result > /lustre/data/a/r.dat");
     let mut alice = titech.login("alice");
     alice.ok("mkdir run7 && echo data > run7/a.dat");
@@ -276,7 +276,7 @@ fn serving(machines: &mut Machines, name: &str, address: &str) -> Machine {
 }
 
 /// Lets ssh in: a server at `to`, and a key of an account at `from` that it knows.
-fn let_in_by_ssh(from: &mut Terminal, to: &mut Machine, account: &str) {
+fn set_up_ssh(from: &mut Terminal, to: &mut Machine, account: &str) {
     from.ok("mkdir -p ~/.ssh && ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519");
     from.ok("echo 'StrictHostKeyChecking accept-new' > ~/.ssh/config && chmod 600 ~/.ssh/config");
     let key = from.ok("cat ~/.ssh/id_ed25519.pub");
@@ -326,7 +326,7 @@ fn an_agent_serves_what_the_pop_cannot_mount() {
     node.root.ok("install -d -o alice /lustre/scratch && echo data > /lustre/scratch/a.dat");
     filled.enter_all(&mut titech.root, &block(OPERATIONS, "renkei storage add scratch"));
     let mut alice = node.login("alice");
-    let_in_by_ssh(&mut alice, &mut titech, "alice");
+    set_up_ssh(&mut alice, &mut titech, "alice");
     let lines = block(OPERATIONS, "renkei login --ssh");
     for line in &lines {
         // The agent stays; a second terminal goes on.
@@ -435,7 +435,7 @@ fn a_mount_has_a_credential_of_its_own() {
     let mut kek = serving(&mut machines, "kek", "131.112.0.2");
     let mut node = machines.start("node17", "131.112.0.17");
     kek.root.ok("install -d -o alice /lustre/data/alice");
-    let_in_by_ssh(&mut node.root, &mut kek, "root");
+    set_up_ssh(&mut node.root, &mut kek, "root");
     let mut filled = Filled::default();
     filled.enter_all(&mut node.root, &block("docs/mount.md", "renkei mount-credential grant"));
     node.root.ok("mkdir -p /mnt/kek && renkei mount kek:/data /mnt/kek && ls /mnt/kek");

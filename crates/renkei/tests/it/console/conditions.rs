@@ -39,11 +39,11 @@ pub fn goes(site: &Site, what: &str, name: &str) {
 }
 
 /// All reports agree: `found` is the condition in `status`.
-fn is_told_everywhere(site: &Site, found: &Value) {
-    is_told_to(site, &log_in(site, &site.ok(&["console"])), found);
+fn is_reported_everywhere(site: &Site, found: &Value) {
+    is_reported_to(site, &log_in(site, &site.ok(&["console"])), found);
 }
 
-fn is_told_to(site: &Site, cookie: &str, found: &Value) {
+fn is_reported_to(site: &Site, cookie: &str, found: &Value) {
     let text = |field: &str| found[field].as_str().unwrap().to_owned();
     let (what, name, code, severity) = (text("what"), text("name"), text("code"), text("severity"));
     let subject = if name.is_empty() { what.clone() } else { format!("{what} {name}") };
@@ -97,7 +97,7 @@ fn a_rejected_configuration_is_reported_until_it_is_fixed() {
     std::fs::write(&config, format!("nonsense = 1\n{good}")).unwrap();
     let found = comes(titech, "configuration", "");
     assert_eq!((&found["code"], &found["severity"]), (&"RK-CONF-1".into(), &"critical".into()));
-    is_told_to(titech, &cookie, &found);
+    is_reported_to(titech, &cookie, &found);
     let health = get(titech, "/healthz", "").body;
     assert!(!health.contains("nonsense"), "strangers hear of no content: {health}");
     std::fs::write(&config, good).unwrap();
@@ -115,7 +115,7 @@ fn a_missing_storage_is_reported_everywhere_and_its_time_survives_a_restart() {
     titech.restart();
     let found = comes(titech, "storage", "data");
     assert_eq!((&found["code"], &found["severity"]), (&"RK-STORE-17".into(), &"critical".into()));
-    is_told_everywhere(titech, &found);
+    is_reported_everywhere(titech, &found);
     // A second later it is another second.
     let since = found["since_unix"].as_u64().unwrap();
     let start = Instant::now();
@@ -148,7 +148,7 @@ fn an_expiring_certificate_is_reported_with_growing_severity() {
             let found = comes(titech, "certificate", "host");
             if found["severity"] == severity {
                 assert_eq!(found["code"], "RK-SYS-5");
-                break is_told_everywhere(titech, &found);
+                break is_reported_everywhere(titech, &found);
             }
             assert!(start.elapsed() < WITHIN, "{found}");
             std::thread::sleep(Duration::from_millis(100));
@@ -168,7 +168,7 @@ fn a_line_that_is_down_is_reported() {
     let found = comes(&lonely, "line", "hub");
     assert_eq!((&found["code"], &found["severity"]), (&"RK-NET-2".into(), &"critical".into()));
     assert!(found["remedy"].as_str().unwrap().contains("doctor hub"), "{found}");
-    is_told_everywhere(&lonely, &found);
+    is_reported_everywhere(&lonely, &found);
     hub.restart();
     goes(&lonely, "line", "hub");
 }
@@ -183,10 +183,10 @@ fn a_failing_volume_its_follower_and_a_partner_that_is_down_are_reported() {
     titech.stop();
     let volume = comes(kek, "volume", "genome");
     assert!(volume["found"].as_str().unwrap().contains("titech is no longer followed"), "{volume}");
-    is_told_everywhere(kek, &volume);
+    is_reported_everywhere(kek, &volume);
     let partner = comes(kek, "partner", "titech");
     assert_eq!((&partner["code"], &partner["severity"]), (&"RK-NET-2".into(), &"warning".into()));
-    is_told_everywhere(kek, &partner);
+    is_reported_everywhere(kek, &partner);
     titech.restart();
     goes(kek, "volume", "genome");
     goes(kek, "partner", "titech");
@@ -194,7 +194,7 @@ fn a_failing_volume_its_follower_and_a_partner_that_is_down_are_reported() {
     kek.stop();
     let follower = comes(titech, "follower", "genome at kek");
     assert_eq!(follower["code"], "RK-SYS-7");
-    is_told_everywhere(titech, &follower);
+    is_reported_everywhere(titech, &follower);
     kek.restart();
     goes(titech, "follower", "genome at kek");
     // Its directory goes.
@@ -203,7 +203,7 @@ fn a_failing_volume_its_follower_and_a_partner_that_is_down_are_reported() {
     titech.restart();
     let trouble = comes(titech, "volume", "genome");
     assert_eq!(trouble["severity"], "critical", "{trouble}");
-    is_told_everywhere(titech, &trouble);
+    is_reported_everywhere(titech, &trouble);
 }
 
 #[test]
@@ -217,11 +217,11 @@ fn a_stalled_queue_and_a_failing_rule_are_reported() {
     titech.ok(&["cp", "--detach", &titech.place("file"), &kek.place("file")]);
     let queue = comes(titech, "queue", "titech to kek");
     assert_eq!((&queue["code"], &queue["severity"]), (&"RK-NET-2".into(), &"warning".into()));
-    is_told_everywhere(titech, &queue);
+    is_reported_everywhere(titech, &queue);
     std::fs::remove_dir(titech.root().join("drop")).unwrap();
     let rule = comes(titech, "rule", "raw");
     assert_eq!(rule["code"], "RK-STORE-1");
-    is_told_everywhere(titech, &rule);
+    is_reported_everywhere(titech, &rule);
     std::fs::create_dir(titech.root().join("drop")).unwrap();
     kek.restart();
     goes(titech, "rule", "raw");
@@ -238,7 +238,7 @@ fn low_space_is_reported() {
     std::fs::write(small.join("fill"), vec![0; 4_100_000]).unwrap();
     let room = comes(titech, "room", "small");
     assert_eq!((&room["code"], &room["severity"]), (&"RK-SYS-6".into(), &"warning".into()));
-    is_told_everywhere(titech, &room);
+    is_reported_everywhere(titech, &room);
     std::fs::remove_file(small.join("fill")).unwrap();
     goes(titech, "room", "small");
 }

@@ -168,7 +168,7 @@ fn unfinished_transfers_are_dropped_by_their_owners() {
     assert!(!get(kek, "/console/unfinished", &other).body.contains("drop-all"));
     let token = |cookie: &str| format!("token={}", get(kek, "/console", cookie).form_token());
     let press = |cookie: &str, form: &str, at: &str| ask(kek, at, cookie, Some(form)).status;
-    assert_eq!(press(&other, &token(&other), &drop_it), 409, "somebody else's");
+    assert_eq!(press(&other, &token(&other), &drop_it), 409, "of another user");
     assert_eq!(press(&owner, &token(&other), &drop_it), 403, "a form of another page");
     assert_eq!(press("", &token(&owner), &drop_it), 401);
     assert_eq!(press(&other, &token(&other), "/console/unfinished/drop"), 303, "of which there is none");

@@ -63,7 +63,7 @@ fn pages_fit_their_screen_and_can_be_read() {
             assert!(wide.as_u64().unwrap() <= u64::from(width), "{page} is {wide} wide on {width}");
             assert_eq!(browser.value(PALE), json!([]), "{page} {width} {scheme}: cannot be read well");
         }
-        assert_eq!(browser.value(NAMELESS), json!([]), "{page}: has no name for who cannot see it");
+        assert_eq!(browser.value(NAMELESS), json!([]), "{page}: elements without an accessible name");
     }
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

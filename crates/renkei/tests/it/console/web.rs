@@ -113,7 +113,9 @@ fn browsers_see_the_web_certificate_and_it_is_reloaded() {
     assert!(get(kek, "/healthz", "").body.contains("\"warning\""));
     assert_eq!(shown(kek, HOST, b"http/1.1"), second);
     let third = web.issue();
-    wait_until("what is mended is shown", || shown(kek, HOST, b"http/1.1") == third && told().is_none());
+    wait_until("the repaired certificate is shown", || {
+        shown(kek, HOST, b"http/1.1") == third && told().is_none()
+    });
     assert_eq!(kek.pid(), pid);
 }
 

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

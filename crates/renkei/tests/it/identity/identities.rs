@@ -48,7 +48,7 @@ fn an_interrupted_init_is_resumed() {
         assert_eq!(
             is_kept,
             files.contains(&"pki/ca.pem"),
-            "an authority that somebody may know stays: {files:?}"
+            "an authority that may be in use stays: {files:?}"
         );
         let (status, listed) = json(&dir, &["trust", "list"]);
         assert_eq!((status, &listed["sites"][0]["own"]), (0, &true.into()), "{files:?}: {listed}");

@@ -284,12 +284,12 @@ fn a_guest_exposes_no_set_id_file() {
     titech.ok(&["mv", "kek:/genome/open/a", "kek:/genome/b"]);
     let refused = titech.renkei(&["chmod", "4755", "kek:/genome/tool"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("set-id bits are not set"), "{refused:?}");
-    assert_eq!(tool.metadata().unwrap().mode() & 0o7777, 0o4700, "what is refused changes nothing");
+    assert_eq!(tool.metadata().unwrap().mode() & 0o7777, 0o4700, "a refused change has no effect");
     titech.renkei(&["mkdir", "kek:/genome/own"]);
     titech.renkei(&["chmod", "2777", "kek:/genome/own"]);
     assert_eq!(folder.join("own").metadata().unwrap().mode() & 0o6000, 0);
     titech.renkei(&["chmod", "0777", "kek:/genome/shared"]);
-    assert_eq!(dir.metadata().unwrap().mode() & 0o7777, 0o2777, "what the administrator set stays");
+    assert_eq!(dir.metadata().unwrap().mode() & 0o7777, 0o2777, "bits set by the administrator stay");
 }
 
 #[test]

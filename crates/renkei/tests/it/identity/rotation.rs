@@ -25,7 +25,7 @@ fn known(site: &Site, of: &Site) -> SiteCard {
     Trust::load(&raw::home(site)).unwrap().card(&raw::name(of)).unwrap().clone()
 }
 
-fn has_taken_over(site: &Site, of: &Site) -> bool {
+fn has_adopted(site: &Site, of: &Site) -> bool {
     known(site, of).authority == known(of, of).authority
 }
 
@@ -36,7 +36,7 @@ fn rotate(site: &Site, more: &[&str]) -> Value {
 }
 
 /// The condition of the site's authority in `status`: code and finding, by partner.
-fn told_of_authority(site: &Site) -> Vec<(String, String, String)> {
+fn authority_condition(site: &Site) -> Vec<(String, String, String)> {
     let (_, status) = site.json(&["status"]);
     let all = status["conditions"].as_array().unwrap().iter().filter(|one| one["what"] == "authority");
     let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
@@ -81,10 +81,10 @@ fn transfers_continue_and_partners_adopt_the_new_authority() {
     assert_eq!((&report["outcome"], &report["overlap"]), (&"rotated".into(), &true.into()), "{report}");
     assert_ne!(known(kek, kek).authority, first.authority);
     copy_both_ways(&federation, "at once");
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     assert!(titech.logged().contains("its new authority was taken over"));
     copy_both_ways(&federation, "after it");
-    assert!(running.wait().unwrap().success(), "what ran was broken");
+    assert!(running.wait().unwrap().success(), "a running copy was broken");
     assert_eq!(fs::read(titech.root().join("slow")).unwrap(), noise(9, 12_000_000));
     assert!(
         !titech.logged().contains("a transfer is stopped") && !kek.logged().contains("a transfer is stopped")
@@ -96,13 +96,13 @@ fn transfers_continue_and_partners_adopt_the_new_authority() {
     assert_eq!((old.as_str(), new.as_str()), ("CN=kek site authority", "CN=kek site authority 2"));
     copy_both_ways(&federation, "as a user of the new one");
     until("the site says that all have it", || {
-        let told = told_of_authority(kek);
+        let told = authority_condition(kek);
         told.len() == 1 && told[0].1 == "RK-AUTH-28" && told[0].2.contains("all partners have taken over")
     });
     assert_eq!(rotate(kek, &[])["outcome"], "under_way");
     assert_eq!(rotate(kek, &["--finish"])["outcome"], "finished");
     until("the partner knows the end", || !known(titech, kek).handover.unwrap().is_live(SystemTime::now()));
-    until("it is over", || told_of_authority(kek).is_empty());
+    until("it is over", || authority_condition(kek).is_empty());
     let refused = raw::refusal_of(&login, titech);
     assert_eq!(refused.code, Code::CertificateExpired, "{refused}");
     copy_both_ways(&federation, "after the end");
@@ -115,8 +115,8 @@ fn an_offline_partner_adopts_the_new_authority_later() {
     federation.titech.stop();
     rotate(&federation.kek, &["--keep-days", "2"]);
     let Federation { titech, kek, .. } = &federation;
-    until("the site says who has not", || {
-        told_of_authority(kek)
+    until("the site names the partners without it", || {
+        authority_condition(kek)
             .iter()
             .any(|(_, code, found)| code == "RK-AUTH-28" && found.contains("not taken over yet by titech"))
     });
@@ -124,11 +124,11 @@ fn an_offline_partner_adopts_the_new_authority_later() {
     assert!(doctor.contains("not taken over yet by titech"), "{doctor}");
     let (status, asked) = kek.json(&["site", "rotate-authority", "--finish"]);
     assert_eq!((status, asked["error"]["code"].as_str()), (2, Some("RK-CONF-11")), "{asked}");
-    assert!(!has_taken_over(titech, kek));
+    assert!(!has_adopted(titech, kek));
     federation.titech.restart();
     let Federation { titech, kek, .. } = &federation;
     copy_both_ways(&federation, "before it was told");
-    until("it has it", || has_taken_over(titech, kek));
+    until("it has it", || has_adopted(titech, kek));
     copy_both_ways(&federation, "after it");
 }
 
@@ -143,7 +143,7 @@ fn error(site: &Site, arguments: &[&str]) -> (String, String) {
 /// `site` takes the card of `of` by hand, as the remedy says.
 fn take_by_hand(site: &Site, of: &Site) {
     site.take_card(of);
-    assert!(has_taken_over(site, of));
+    assert!(has_adopted(site, of));
 }
 
 #[test]
@@ -163,13 +163,13 @@ fn a_partner_that_is_too_late_gets_the_command_to_run() {
     let (code, said) = error(kek, &["ls", "titech:/data"]);
     assert_eq!(code, "RK-AUTH-27", "{said}");
     until("the site names the partner", || {
-        told_of_authority(kek).iter().any(|(name, code, found)| {
+        authority_condition(kek).iter().any(|(name, code, found)| {
             name == "titech" && code == "RK-AUTH-27" && found.contains("trust export > kek.site")
         })
     });
     take_by_hand(titech, kek);
     copy_both_ways(&federation, "by hand");
-    until("it is over", || told_of_authority(kek).is_empty());
+    until("it is over", || authority_condition(kek).is_empty());
 }
 
 #[test]
@@ -182,11 +182,13 @@ fn without_an_overlap_partners_accept_the_card_by_hand() {
     assert_eq!((status, asked["error"]["code"].as_str()), (2, Some("RK-CONF-11")), "{asked}");
     let report = rotate(kek, &["--now", "--yes"]);
     assert_eq!((&report["outcome"], &report["overlap"]), (&"rotated".into(), &false.into()), "{report}");
-    until("what the key signed is refused at home", || {
+    until("certificates of the key are refused at home", || {
         raw::refusal_of(&stolen, kek).code == Code::CertificateExpired
     });
-    until("the site names the partner", || told_of_authority(kek).iter().any(|(name, ..)| name == "titech"));
-    assert!(!has_taken_over(titech, kek), "a thief could hand over as well");
+    until("the site names the partner", || {
+        authority_condition(kek).iter().any(|(name, ..)| name == "titech")
+    });
+    assert!(!has_adopted(titech, kek), "a thief could hand over as well");
     take_by_hand(titech, kek);
     until("it is refused at the partner, too", || {
         raw::refusal_of(&stolen, titech).code == Code::CertificateExpired
@@ -218,7 +220,7 @@ fn a_forged_or_replayed_rotation_is_refused() {
     assert_eq!(told(&forged), Err(Code::CardConflict));
     // The hand-over of one, the authority of the other.
     rotate(kek, &["--keep-days", "1"]);
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     let real = known(kek, kek);
     let mixed = SiteCard { authority: forged.authority.clone(), ..real.clone() };
     assert_eq!(told(&mixed), Err(Code::CardInvalid));
@@ -252,7 +254,7 @@ fn certificates_of_both_authorities_can_be_revoked() {
     };
     let old = issue();
     rotate(kek, &[]);
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     let new = issue();
     assert_ne!(old.facts().unwrap().issuer, new.facts().unwrap().issuer);
     for credential in [&old, &new] {
@@ -283,7 +285,7 @@ fn a_rotation_killed_repeatedly_leaves_a_working_site() {
         titech.ok(&["ls", "kek:/data"]);
     }
     rotate(kek, &[]);
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     let number = known(kek, kek);
     let issuer = Facts::read(&number.authority).unwrap().issuer;
     assert_eq!(issuer, "CN=kek site authority 2", "killed commands rotate no second time");
@@ -306,7 +308,7 @@ fn a_backup_contains_the_rotation() {
     kek.restart();
     federation.titech.restart();
     let Federation { titech, kek, .. } = &federation;
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     copy_both_ways(&federation, "after it");
 }
 
@@ -331,7 +333,7 @@ fn an_invitation_from_before_the_rotation_works() {
     let line = kek.ok(&["invite"]);
     rotate(&kek, &[]);
     titech.ok(&["join", line.trim()]);
-    assert!(has_taken_over(&titech, &kek));
+    assert!(has_adopted(&titech, &kek));
     titech.ok(&["map", "add", "--yes", &format!("{}@kek", account()), &account()]);
     kek.ok(&["ls", "titech:/data"]);
 }
@@ -346,7 +348,7 @@ fn a_line_survives_rotation_at_either_end() {
     }
     for (site, other) in [(&hub, &private), (&private, &hub)] {
         rotate(site, &[]);
-        until("the other one has it", || has_taken_over(other, site));
+        until("the other one has it", || has_adopted(other, site));
         for user in [&hub, &private] {
             until("each reaches the other", || user.json(&["ls", "hub:/data", "private:/data"]).0 == 0);
         }
@@ -376,10 +378,10 @@ fn transfers_continue_past_the_overlap_and_queued_credentials_are_renewed() {
     // No administrator has an overlap of seconds.
     let began = rotation::rotate(&raw::home(kek), Duration::from_secs(15), SystemTime::now()).unwrap();
     assert_eq!(began, rotation::Outcome::Rotated);
-    until("the partner has it", || has_taken_over(titech, kek));
+    until("the partner has it", || has_adopted(titech, kek));
     raw::connect(kek, &login, titech).unwrap();
     until("the overlap is over", || !known(kek, kek).handover.unwrap().is_live(SystemTime::now()));
-    assert!(running.wait().unwrap().success(), "what ran was broken");
+    assert!(running.wait().unwrap().success(), "a running copy was broken");
     for site in [titech, kek] {
         assert_eq!(raw::refusal_of(&login, site).code, Code::CertificateExpired);
     }
@@ -406,7 +408,7 @@ fn a_user_who_missed_the_rotation_logs_in_again() {
     for site in [titech, kek] {
         rotate(site, &[]);
     }
-    until("both have it", || has_taken_over(titech, kek) && has_taken_over(kek, titech));
+    until("both have it", || has_adopted(titech, kek) && has_adopted(kek, titech));
     assert_eq!(run(&["ls", "titech:/data", "kek:/data"]).0, 0, "the overlap is there for users, too");
     for site in [titech, kek] {
         rotate(site, &["--finish"]);

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not so after {PATIENCE:?}");
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

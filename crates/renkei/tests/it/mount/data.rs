@@ -77,7 +77,7 @@ fn data_refused_by_a_full_disk_is_not_shown() {
         drop(file);
         let begin = Instant::now();
         while fs::read(&path).is_ok_and(|seen| seen != old) {
-            assert!(begin.elapsed() < WITHIN, "{size}, {truncates}: what was not taken is shown");
+            assert!(begin.elapsed() < WITHIN, "{size}, {truncates}: refused data is shown");
         }
         assert_eq!(fs::read(&there).unwrap(), old);
         fs::remove_file(&filler).unwrap();
@@ -120,7 +120,7 @@ fn put(model: &mut Vec<u8>, from: usize, bytes: &[u8]) {
 /// Reads all through a mapping, and writes a part.
 fn map(chance: &mut Chance, file: &File, model: &mut [u8]) {
     let mut mapping = Mapping::of(file, model.len());
-    assert!(mapping.bytes() == model, "what is mapped differs");
+    assert!(mapping.bytes() == model, "the mapping differs");
     let from = chance.below(model.len());
     let count = (1 + chance.below(5000)).min(model.len() - from);
     let bytes = chance.bytes(count);
@@ -166,7 +166,7 @@ fn mapped_pages_are_written_back_after_close() {
     // The kernel writes the mapped pages back and closes the file by itself.
     let begin = std::time::Instant::now();
     while fs::read(mount.there("f")).unwrap().get(9_000) != Some(&7) {
-        assert!(begin.elapsed().as_secs() < 20, "what was mapped is not at the site");
+        assert!(begin.elapsed().as_secs() < 20, "mapped pages are not at the site");
         thread::sleep(std::time::Duration::from_millis(10));
     }
 }

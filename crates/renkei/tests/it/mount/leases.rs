@@ -72,7 +72,7 @@ pub fn two() -> Option<(TempDir, Site, [Point; 2])> {
 }
 
 /// The same, of which one is of all that the site has.
-fn two_of_which_one_is_of_all() -> Option<(TempDir, Site, [Point; 2])> {
+fn two_with_one_of_the_whole_site() -> Option<(TempDir, Site, [Point; 2])> {
     let (dir, kek, [first, _]) = two()?;
     let mut all = Point::new(&kek, "kek:/", dir.path(), "all");
     all.below = "genome";
@@ -97,7 +97,7 @@ fn a_change_by_one_mount_is_seen_by_the_other() {
 
 #[test]
 fn a_change_by_one_mount_is_seen_by_a_mount_of_the_whole_site() {
-    let Some((_dir, kek, points)) = two_of_which_one_is_of_all() else { return };
+    let Some((_dir, kek, points)) = two_with_one_of_the_whole_site() else { return };
     // A storage beside it, without callbacks.
     fs::write(kek.root().join("plain"), "1").unwrap();
     let plain = points[1].point.join("data/plain");
@@ -177,7 +177,7 @@ fn change_and_look(kek: &Site, points: &[Point; 2]) {
 
 #[test]
 fn no_mount_shows_state_older_than_an_acknowledged_change() {
-    let Some((_dir, _kek, [writer, reader])) = two_of_which_one_is_of_all() else { return };
+    let Some((_dir, _kek, [writer, reader])) = two_with_one_of_the_whole_site() else { return };
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     fs::write(writer.path("f"), "").unwrap();
     thread::scope(|scope| {
@@ -267,7 +267,7 @@ fn a_restarted_pop_waits_for_leases_given_before_it_was_killed() {
     assert_eq!(shown, None, "it was renamed");
     let begun = Instant::now();
     kek.ok(&["mv", "/genome/g", "/genome/h"]);
-    assert!(begun.elapsed() < TERM, "only what comes first waits, not {:?}", begun.elapsed());
+    assert!(begun.elapsed() < TERM, "only the first change waits, not {:?}", begun.elapsed());
 }
 
 #[test]

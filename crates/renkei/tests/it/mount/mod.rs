@@ -184,7 +184,7 @@ fn closed_files_are_at_the_site_and_changes_at_the_site_are_seen() {
         fs::rename(mount.there("run/next"), mount.there("run/a")).unwrap();
         assert_eq!(fs::read_to_string(mount.path("run/a")).unwrap(), text);
         fs::write(mount.there("run/b"), &text).unwrap();
-        assert_eq!(fs::read_to_string(mount.path("run/b")).unwrap(), text, "also what was changed in place");
+        assert_eq!(fs::read_to_string(mount.path("run/b")).unwrap(), text, "also after changes in place");
     }
     fs::remove_file(mount.there("run/a")).unwrap();
     assert_eq!(number(fs::read(mount.path("run/a"))), libc::ENOENT);
@@ -253,7 +253,7 @@ fn open_files_are_published_on_sigterm() {
     mount.signal(libc::SIGTERM);
     assert_eq!(fs::read_to_string(mount.there("f")).unwrap(), "not closed");
     assert!(!mount.is_mounted());
-    assert!(file.write_all(b"x").and_then(|()| file.sync_all()).is_err(), "and what comes later is refused");
+    assert!(file.write_all(b"x").and_then(|()| file.sync_all()).is_err(), "later writes are refused");
 }
 
 /// A program that has written a file and not closed it. Closing a descriptor publishes, and processes that other tests
@@ -291,11 +291,7 @@ fn a_killed_mount_is_cleaned_up_by_the_next_mount_and_by_umount() {
     assert_eq!(number(fs::metadata(mount.path("f"))), libc::ENOTCONN);
     mount.mount(&[]);
     assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "closed");
-    assert_eq!(
-        fs::read_to_string(mount.path("g")).unwrap(),
-        "",
-        "what was not published is lost, and nothing else"
-    );
+    assert_eq!(fs::read_to_string(mount.path("g")).unwrap(), "", "only unpublished writes are lost");
     drop(writer);
     mount.signal(libc::SIGKILL);
     assert!(mount.umount(&[]).status.success());
@@ -355,7 +351,7 @@ fn calls_wait_while_the_pop_is_down_and_continue() {
     assert_eq!(fs::read_to_string(mount.there("d/new")).unwrap(), "after");
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "before", "what was open is open again");
+    assert_eq!(text, "before", "open files are reopened");
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl Sites {
             self.tick();
             seen.as_ref().is_some_and(|seen| seen.as_ref().is_ok_and(|seen| seen == expected))
         };
-        until_told(is_there, || format!("{name} at side {side}"));
+        until_reported(is_there, || format!("{name} at side {side}"));
     }
 
     /// The names in the top of the volume at a side.
@@ -145,10 +145,10 @@ impl Sites {
 }
 
 fn until(what: &str, is_so: impl FnMut() -> bool) {
-    until_told(is_so, || what.into());
+    until_reported(is_so, || what.into());
 }
 
-fn until_told(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
+fn until_reported(mut is_so: impl FnMut() -> bool, what: impl Fn() -> String) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < WITHIN, "{} has not come", what());
@@ -269,7 +269,7 @@ impl Turns {
             |state: Vec<u8>| state.iter().zip(seen).take_while(|(state, seen)| state == seen).count();
         let like = (0..=self.rounds).map(|round| is_like((self.state)(round))).max().unwrap_or_default();
         let zeros = seen.iter().rev().take_while(|byte| **byte == 0).count();
-        format!("{} bytes that nobody wrote, from {like} on, {zeros} zeros at the end", seen.len())
+        format!("{} bytes that were never written, from {like} on, {zeros} zeros at the end", seen.len())
     }
 
     /// Waits until the file has the content that the other side closed; until then it has the previous
@@ -381,12 +381,12 @@ fn publish_late(late: usize) {
     draft.close();
     sites.settle();
     for side in 0..2 {
-        until_told(
+        until_reported(
             || {
                 sites.tick();
                 sites.names(side).len() == 3
             },
-            || format!("what was late, at side {side}: {:?}", sites.names(side)),
+            || format!("late drafts at side {side}: {:?}", sites.names(side)),
         );
         let names = sites.names(side);
         let beside = names.iter().find(|name| name.contains(".conflict-")).unwrap();
@@ -478,7 +478,7 @@ impl Drop for Stopped {
 }
 
 /// Whether a site reports another one as lost.
-fn tells_of_a_lost_site(site: &Site) -> bool {
+fn reports_a_lost_site(site: &Site) -> bool {
     let (_, status) = site.json(&["status"]);
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     conditions.iter().any(|condition| condition["code"] == "RK-NS-13")
@@ -496,7 +496,7 @@ fn stop_while_it_writes(sites: &Sites) -> Stopped {
             return stopped;
         }
     }
-    panic!("nobody knows whether that is the newest, and it is read all the same");
+    panic!("a read that may not be the newest succeeded");
 }
 
 /// The follower writes, and stops before it gave its lease back: it may have closed the only copy.
@@ -512,12 +512,12 @@ fn a_site_lost_while_writing_is_reported_and_does_not_block_others() {
     fs::write(sites.path(0, "beside"), "of kek").unwrap();
     until("kek tells of it", || {
         sites.tick();
-        tells_of_a_lost_site(&sites.federation.kek)
+        reports_a_lost_site(&sites.federation.kek)
     });
     drop(stopped);
     until("titech is back", || {
         sites.tick();
-        !tells_of_a_lost_site(&sites.federation.kek)
+        !reports_a_lost_site(&sites.federation.kek)
     });
     assert_eq!(fs::read(sites.path(2, FILE)).unwrap(), b"of titech");
     sites.await_content(1, "beside", b"of kek");
@@ -606,7 +606,7 @@ fn temporary_files_renamed_into_place_keep_mode_and_time_at_the_home() {
         Some((found.permissions().mode() & 0o777, found.modified().unwrap()))
     };
     let mut seen = Vec::new();
-    until_told(
+    until_reported(
         || {
             sites.tick();
             seen = names.iter().map(of).collect();

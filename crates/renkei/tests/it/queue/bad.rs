@@ -42,7 +42,7 @@ fn a_copy_waits_for_a_full_destination_and_continues() {
     assert_eq!(ended(titech, &id), 0, "{:#}", why(titech, &id));
     same(&titech.root().join("run"), &kek.root().join("small/copy"));
     let last = why(titech, &id)["story"].as_array().unwrap().last().unwrap()["bytes_moved"].as_u64().unwrap();
-    assert!(last < 54 * MIB as u64, "what had arrived was sent again: {last}");
+    assert!(last < 54 * MIB as u64, "received blocks were sent again: {last}");
 }
 
 /// The temporary files below a folder: how much they take.

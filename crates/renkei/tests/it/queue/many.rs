@@ -101,10 +101,10 @@ fn unreadable_files_are_all_listed_and_the_others_arrive() {
         peaks[0], peaks[1]
     );
     assert!(peaks.iter().all(|peak| *peak < MAX_MIB), "{peaks:?} MiB");
-    retry_sends_only_what_failed(titech, kek, &id, files);
+    retry_sends_only_failed_files(titech, kek, &id, files);
 }
 
-fn retry_sends_only_what_failed(titech: &Site, kek: &Site, id: &str, files: usize) {
+fn retry_sends_only_failed_files(titech: &Site, kek: &Site, id: &str, files: usize) {
     for n in (0..files).step_by(ONE_OF) {
         let file = titech.root().join(format!("run/d{}/f{n}", n / IN_ONE));
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();

@@ -103,7 +103,7 @@ fn whole(site: &Site) -> u64 {
 }
 
 /// Whether the journal of a site says when its only unfinished file was changed last.
-fn is_at_rest(site: &Site) -> bool {
+fn is_idle(site: &Site) -> bool {
     let (journals, temps) = (journals(site), temps(site.root()));
     let ([journal], [temp]) = (&journals[..], &temps[..]) else { return false };
     let state = State::read(&fs::read(journal).unwrap_or_default()).0;
@@ -137,7 +137,7 @@ impl Stage {
     }
 
     /// The same command once more, at full speed, sends only the missing blocks.
-    fn assert_goes_on(&self, arguments: &[&str], kept: u64, copy: &Path) {
+    fn assert_continues(&self, arguments: &[&str], kept: u64, copy: &Path) {
         self.to_kek.set_rate(0);
         let (status, report) = self.federation.titech.json(arguments);
         assert_eq!(status, 0, "{report}");
@@ -159,10 +159,10 @@ fn an_interrupted_upload_keeps_whole_blocks_and_preallocates_little() {
     assert!(taken_then < SIZE as u64, "all of it was taken at once");
     assert!(taken_then <= whole_then + AHEAD + ARRIVING, "{taken_then} taken, {whole_then} whole");
     assert_eq!(run.interrupt(), Some(130));
-    until("what is not whole is given back", || taken(kek.root()) <= whole(kek) + (64 << 10));
-    until("it is known how it was left, so that nobody reads it back", || is_at_rest(kek));
+    until("space of partial blocks is released", || taken(kek.root()) <= whole(kek) + (64 << 10));
+    until("its state is recorded, so that it is not read back", || is_idle(kek));
     let kept = whole(kek);
-    stage.assert_goes_on(&arguments, kept, &kek.root().join("copy"));
+    stage.assert_continues(&arguments, kept, &kek.root().join("copy"));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn an_interrupted_download_keeps_whole_blocks() {
     assert_eq!(run.interrupt(), Some(130));
     assert!(taken(&here) <= whole(titech) + (64 << 10), "{} taken, {} whole", taken(&here), whole(titech));
     let stage = Stage { source: kek.root().join("large"), ..stage };
-    stage.assert_goes_on(
+    stage.assert_continues(
         &["cp", &stage.federation.kek.place("large"), text(&copy)],
         whole(&stage.federation.titech),
         &copy,
@@ -235,7 +235,9 @@ fn begun(federation: &Federation, name: &str) -> String {
 
 /// Nothing is left of any copy at a site.
 fn until_clean(site: &Site) {
-    until("what was given up is gone", || temps(site.root()).is_empty() && journals(site).is_empty());
+    until("leftovers of the abandoned copy are gone", || {
+        temps(site.root()).is_empty() && journals(site).is_empty()
+    });
 }
 
 #[test]
@@ -250,7 +252,7 @@ fn cancelling_frees_space_at_once() {
     let id = begun(&federation, "paused");
     titech.ok(&["pause", &id]);
     queue::until(titech, &id, |told| told["state"] == "paused");
-    assert!(!temps(kek.root()).is_empty(), "what is paused goes on where it is");
+    assert!(!temps(kek.root()).is_empty(), "a paused copy keeps its files");
     titech.ok(&["cancel", &id]);
     until_clean(kek);
     assert!(!kek.root().join("runs").exists() && !kek.root().join("paused").exists());

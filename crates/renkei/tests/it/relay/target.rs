@@ -129,7 +129,7 @@ fn a_card_cannot_point_a_relay_at_its_internal_network() {
     let answer = say(circuit(&mut second, &hub, "evil", 2), SECRET);
     assert_eq!(answer, "", "the service inside answered");
     await_logged(&hub, "RK-ROUTE-10");
-    assert!(!inside.has_heard_the_secret(), "the service inside heard what was sent through the relay");
+    assert!(!inside.has_heard_the_secret(), "the internal service received bytes through the relay");
 }
 
 #[test]

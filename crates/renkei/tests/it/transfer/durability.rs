@@ -42,7 +42,7 @@ enum Direction {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum Fault {
     KillClient,
     KillSender,
     KillReceiver,
@@ -122,15 +122,15 @@ impl Stage {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    fn strike(&mut self, direction: Direction, blow: Blow, client: &mut Child) {
-        match (blow, direction) {
-            (Blow::KillClient, _) => client.kill().unwrap(),
-            (Blow::CutConnection, _) => self.proxy(direction).cut(),
+    fn strike(&mut self, direction: Direction, fault: Fault, client: &mut Child) {
+        match (fault, direction) {
+            (Fault::KillClient, _) => client.kill().unwrap(),
+            (Fault::CutConnection, _) => self.proxy(direction).cut(),
             // The client is the sender or the receiver; its site's daemon has no part.
-            (Blow::KillSender, Direction::Up) | (Blow::KillReceiver, Direction::Down) => {
+            (Fault::KillSender, Direction::Up) | (Fault::KillReceiver, Direction::Down) => {
                 client.kill().unwrap()
             }
-            (Blow::KillReceiver, Direction::Between) => self.federation.titech.restart(),
+            (Fault::KillReceiver, Direction::Between) => self.federation.titech.restart(),
             _ => self.federation.kek.restart(),
         }
     }
@@ -152,7 +152,7 @@ impl Stage {
     }
 
     /// Waits until nothing is left; true if it came to that.
-    fn comes_clean(&self) -> bool {
+    fn ends_without_leftovers(&self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(3);
         while !self.left().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -202,27 +202,27 @@ fn a_copy_survives_a_hundred_kills_and_cuts() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed: u64 = seed.unwrap_or(now);
     eprintln!("RENKEI_TEST_SEED={seed}");
-    let half = |seed| std::thread::spawn(move || copies_under_blows(&mut Random(seed)));
+    let half = |seed| std::thread::spawn(move || copies_under_faults(&mut Random(seed)));
     // Both are waited for before one may fail the test, so that no PoP outlives it.
     let halves = [half(seed), half(!seed)].map(std::thread::JoinHandle::join).map(Result::unwrap);
-    let (blows, copies, resumed) =
+    let (faults, copies, resumed) =
         halves.into_iter().fold((0, 0, 0), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2));
-    eprintln!("{blows} blows in {copies} copies; {resumed} ended with more than a quarter kept");
-    assert!(blows >= 100 && resumed >= 2, "{blows} {resumed}");
+    eprintln!("{faults} faults in {copies} copies; {resumed} ended with more than a quarter kept");
+    assert!(faults >= 100 && resumed >= 2, "{faults} {resumed}");
 }
 
-/// Copies in all directions; returns the blows, the copies, and how many of these had something to go on from.
-fn copies_under_blows(random: &mut Random) -> (u32, u32, u32) {
+/// Copies in all directions; returns the faults, the copies, and how many of these had something to go on from.
+fn copies_under_faults(random: &mut Random) -> (u32, u32, u32) {
     let mut stage = Stage::set_up();
-    let (mut blows, mut resumed, mut round) = (0, 0, 0);
-    while blows < KILLS {
+    let (mut faults, mut resumed, mut round) = (0, 0, 0);
+    while faults < KILLS {
         let direction = [Direction::Up, Direction::Down, Direction::Between][round as usize % 3];
         let (struck, kept) = one_copy(&mut stage, direction, round, random);
-        blows += struck;
+        faults += struck;
         resumed += u32::from(kept > stage.total / 4);
         round += 1;
     }
-    (blows, round, resumed)
+    (faults, round, resumed)
 }
 
 /// Copies under kills and cuts until none is left, then to the end; returns their number and the extents
@@ -234,9 +234,9 @@ fn one_copy(stage: &mut Stage, direction: Direction, round: u32, random: &mut Ra
     for _ in 0..KILLS_EACH {
         let child = client.get_or_insert_with(|| stage.start(&arguments, random.below(2) == 0));
         if wait_for_moment(stage, direction, random, child) {
-            let blow = [Blow::KillClient, Blow::KillSender, Blow::KillReceiver, Blow::CutConnection]
+            let fault = [Fault::KillClient, Fault::KillSender, Fault::KillReceiver, Fault::CutConnection]
                 [random.below(4) as usize];
-            stage.strike(direction, blow, child);
+            stage.strike(direction, fault, child);
             struck += 1;
             if random.below(2) == 0 {
                 // It may try again by itself.
@@ -248,7 +248,7 @@ fn one_copy(stage: &mut Stage, direction: Direction, round: u32, random: &mut Ra
             return (struck, 0);
         }
         let before = std::mem::replace(&mut kept, stage.kept());
-        // The blow may have come when all was done and nothing is kept any more, but before the client had ended;
+        // The fault may have come when all was done and nothing is kept any more, but before the client had ended;
         // between two sites the copy may even come to its end without the client.
         assert!(
             kept >= before || kept == 0 || direction == Direction::Between,
@@ -297,7 +297,7 @@ fn finish(stage: &Stage, direction: Direction, at: &Path, arguments: &[String]) 
     let moved = report["bytes_moved"].as_u64().unwrap();
     // Between two sites a copy may have come to its end without its client; then this is a new one.
     let anew = direction == Direction::Between && moved == stage.total;
-    assert!(stage.comes_clean(), "{direction:?}: {:?} are left", stage.left());
+    assert!(stage.ends_without_leftovers(), "{direction:?}: {:?} are left", stage.left());
     assert!(
         moved <= stage.total - kept || anew,
         "{direction:?} {arguments:?}: {moved} of {} moved although {kept} were kept",
@@ -315,7 +315,7 @@ impl Stage {
         tree::assert_no_temporary(&copy);
         fs::remove_dir_all(at).unwrap();
         // A receiver that was struck when all was done, before it heard so, keeps its journal for a week.
-        if !self.comes_clean() {
+        if !self.ends_without_leftovers() {
             self.left().iter().for_each(|file| fs::remove_file(file).unwrap());
         }
     }

@@ -346,7 +346,7 @@ fn assert_final_names_are_whole(from: &Path, to: &Path, case: &str) {
     }
 }
 
-fn make_all_nobodys(top: &Path, nobody: &Account) {
+fn give_to_nobody(top: &Path, nobody: &Account) {
     let mut pending = vec![top.to_path_buf()];
     while let Some(path) = pending.pop() {
         std::os::unix::fs::lchown(&path, Some(nobody.uid), Some(nobody.gid)).unwrap();
@@ -373,7 +373,7 @@ fn a_read_only_tree_is_copied_again_by_an_ordinary_account() {
     for (locked, mode) in [("d/e", 0o500), ("d", 0o555), ("", 0o555)] {
         set_mode(&from.join(locked), mode);
     }
-    make_all_nobodys(dir.path(), &nobody);
+    give_to_nobody(dir.path(), &nobody);
     for round in 0..2 {
         let outcome = transfer_as(&nobody, &from, &store);
         let summary = outcome.sent.unwrap();

@@ -101,13 +101,13 @@ impl Disks {
     fn assert_stopped(&self, code: &str) {
         // Copies stop from the first moment on; the code of the condition may change within the second.
         assert!(self.copy("x").is_err());
-        assert_told(self.kek(), "small", Some(code));
+        assert_reported(self.kek(), "small", Some(code));
         assert_eq!(self.copy("x"), Err(code.to_owned()));
     }
 }
 
 /// Waits until health and metrics of a site say that one storage is stopped, or none; then doctor says so too.
-fn assert_told(site: &Site, storage: &str, code: Option<&str>) {
+fn assert_reported(site: &Site, storage: &str, code: Option<&str>) {
     await_health(site, code.map(|code| format!("storage: {code}")));
     let (_, doctor) = site.json(&["doctor"]);
     let what = format!("storage {storage}");
@@ -156,7 +156,7 @@ fn a_storage_mounted_after_the_start_of_the_pop_is_used() {
         assert!(fs::read_dir(&point).unwrap().next().is_none(), "nothing is written below the mount point");
         mounted = disks.mount("a").unwrap();
         disks.copy_in_time("after");
-        assert_told(disks.kek(), "small", None);
+        assert_reported(disks.kek(), "small", None);
     }
     assert_eq!(names(&disks.disk("a")), ["after", "before"]);
 }
@@ -175,7 +175,7 @@ fn a_disk_exchanged_under_a_running_pop_is_detected() {
     drop(mounted);
     let mounted = disks.mount("a").unwrap();
     disks.copy_in_time("two");
-    assert_told(disks.kek(), "small", None);
+    assert_reported(disks.kek(), "small", None);
     drop(mounted);
     assert_eq!(names(&disks.disk("a")), ["one", "two"]);
     assert!(names(&disks.disk("b")).is_empty() && names(&disks.point).is_empty());
@@ -247,7 +247,7 @@ fn read_only_file_systems_are_distinguished() {
     drop(mounted);
     let mounted = mount("b").unwrap();
     in_time(Err("RK-STORE-27".into()));
-    assert_told(disks.kek(), "small", Some("RK-STORE-27"));
+    assert_reported(disks.kek(), "small", Some("RK-STORE-27"));
     drop(mounted);
     let mounted = mount("a").unwrap();
     in_time(Ok(()));
@@ -319,7 +319,7 @@ fn an_upload_to_the_buffer_continues_when_storages_disappear() {
         assert!(begin.elapsed() < WITHIN, "nothing is uploaded");
     }
     fs::rename(&disks.point, disks.disk("moved")).unwrap();
-    assert_told(kek, "small", Some("RK-STORE-17"));
+    assert_reported(kek, "small", Some("RK-STORE-17"));
     kek.ok(&["storage", "remove", "small"]);
     await_health(kek, None);
     let ended = upload.output();
@@ -337,7 +337,7 @@ fn an_intended_exchange_is_accepted() {
     disks.assert_stopped("RK-STORE-27");
     kek.ok(&["storage", "accept", "small"]);
     disks.copy_in_time("two");
-    assert_told(kek, "small", None);
+    assert_reported(kek, "small", None);
     assert_eq!(names(&disks.point), ["two"]);
     for (name, code) in [("none", "RK-STORE-16"), ("small", "RK-STORE-28")] {
         let (_, refused) = kek.json(&["storage", "accept", name, "--require-mount"]);

@@ -82,7 +82,7 @@ fn a_new_version_of_the_same_size_and_time_is_pulled() {
         until("it is held", || plain(titech, "dated").as_ref() == Some(&content));
         // A follower without replicas until a read.
         until("it can be had", || osaka.renkei(&["replicate", "/genome/dated"]).status.success());
-        until("it is what was asked for", || {
+        until("it is the requested content", || {
             osaka.ok(&["replicate", "/genome/dated"]);
             plain(&osaka, "dated").as_ref() == Some(&content)
         });

@@ -320,7 +320,7 @@ fn quotas_hold_at_the_writing_follower() {
     federation.kek.ok(&["volume", "quota", "genome", "--bytes", "1000000"]);
     await_that(|| handed(titech).1.is_some() && handed(&federation.kek).1 == handed(titech).1);
     let (used, share) = handed(titech);
-    assert_eq!(share, Some((1_000_000 - used) / 2), "half of what is left");
+    assert_eq!(share, Some((1_000_000 - used) / 2), "half of the rest");
     // A follower does not get more access than the home gives.
     let refused = put(&federation.kek, "home", 600_000);
     assert_eq!(refused.1["error"]["code"], Code::QuotaExceeded.to_string(), "{refused:?}");

@@ -11,13 +11,13 @@ const WITHIN: Duration = Duration::from_secs(30);
 fn await_that(what: &str, is: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < WITHIN, "it has not come to that: {what}");
+        assert!(begun.elapsed() < WITHIN, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 /// kek's volume `genome`, which titech follows and may change; the home is away, and titech has written.
-fn with_changes_that_wait() -> Federation {
+fn with_queued_changes() -> Federation {
     let mut federation = Federation::two();
     let Federation { titech, kek, .. } = &federation;
     kek.ok(&["volume", "create", "genome", "--storage", "data"]);
@@ -44,7 +44,7 @@ fn code(told: &(i32, Value)) -> (i32, &str) {
 
 #[test]
 fn unsubscribing_is_refused_while_changes_are_queued_unless_abandoned() {
-    let mut federation = with_changes_that_wait();
+    let mut federation = with_queued_changes();
     let refused_code = Code::ChangesWait.to_string();
     let leave = ["volume", "unsubscribe", "genome"];
     let told = federation.titech.json(&leave);
@@ -77,7 +77,7 @@ fn unsubscribing_is_refused_while_changes_are_queued_unless_abandoned() {
 
 #[test]
 fn unsubscribing_works_once_the_home_has_the_content() {
-    let mut federation = with_changes_that_wait();
+    let mut federation = with_queued_changes();
     // The home gets the names and pulls nothing: the content is here alone.
     federation.kek.ok(&["volume", "pause", "genome"]);
     federation.kek.restart();
@@ -95,7 +95,7 @@ fn unsubscribing_works_once_the_home_has_the_content() {
 
 #[test]
 fn an_unreachable_home_is_not_reported_as_lacking_content() {
-    let mut federation = with_changes_that_wait();
+    let mut federation = with_queued_changes();
     federation.kek.restart();
     await_that("the home has the content", || federation.kek.root().join("genome/dir/new").exists());
     await_that("nothing waits", || {

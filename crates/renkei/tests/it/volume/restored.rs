@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(45);
 fn await_that(what: &str, is: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is() {
-        assert!(begun.elapsed() < WITHIN, "it has not come to that: {what}");
+        assert!(begun.elapsed() < WITHIN, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

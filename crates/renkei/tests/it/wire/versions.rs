@@ -154,7 +154,7 @@ fn program_of_wire_3() -> Option<PathBuf> {
 }
 
 /// Copies in all directions between an old and a new site, by the user of one.
-fn copy_all_ways(by: &Site, other: &Site) {
+fn copy_in_all_directions(by: &Site, other: &Site) {
     let mark = |what: &str| format!("{what}-by-{}", by.name);
     let scratch = by.dir().join("scratch");
     std::fs::create_dir_all(scratch.join("run/sub")).unwrap();
@@ -199,8 +199,8 @@ fn sites_of_wire_3_and_wire_4_copy_in_all_directions() {
     federation.kek.program = Some(old);
     federation.kek.restart();
     let Federation { titech, kek, .. } = &federation;
-    copy_all_ways(titech, kek);
-    copy_all_ways(kek, titech);
+    copy_in_all_directions(titech, kek);
+    copy_in_all_directions(kek, titech);
     assert!(!titech.logged().contains("violated"), "{}", titech.logged());
     assert!(!kek.logged().contains("violated"), "{}", kek.logged());
 }
