@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_go_to_their_files_and_nowhere_else() {
+    fn texts_are_written_only_to_their_files() {
         let home = Home::at(Path::new("/a"));
         assert_eq!(file_of(&home, "map"), Some(home.map_file()));
         assert_eq!(file_of(&home, "site/kek"), Some("/a/trust/kek.site".into()));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_written_that_can_be_read() {
+    fn a_written_configuration_can_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let export = Export {
             home: Home::at(dir.path()),

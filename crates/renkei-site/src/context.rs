@@ -243,7 +243,7 @@ mod tests {
     use renkei_config::Config;
 
     #[test]
-    fn files_that_cannot_be_used_are_read_again_when_they_change() {
+    fn unusable_files_are_reloaded_when_they_change() {
         let dir = tempfile::tempdir().unwrap();
         let (home, _) = snapshot::tests::site(dir.path());
         let site = Context::new(home.clone(), Snapshot::load(&home, Config::load(&home).unwrap()).unwrap());

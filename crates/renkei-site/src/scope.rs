@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_serves_its_storage_and_nothing_else() {
+    fn an_agent_serves_only_its_storage() {
         let place = || Place { storage: "scratch".into(), path: RelPath::root() };
         for request in [Request::Whoami, Request::Stat(Some(place())), Request::Redeem([0; 32])] {
             assert!(serves(&request), "{request:?}");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_transfer_needs_is_refused() {
+    fn requests_that_no_transfer_needs_are_refused() {
         let refused = [
             Request::Stat(None),
             Request::StatDir(None),

@@ -546,7 +546,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_missing_storage_is_looked_for_by_the_watch_alone() {
+    fn a_missing_storage_is_probed_by_the_worker_only() {
         let dir = tempfile::tempdir().unwrap();
         let (home, data) = site(dir.path());
         let first = Snapshot::load(&home, Config::load(&home).unwrap()).unwrap();

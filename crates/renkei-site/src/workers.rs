@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_under_way_until_it_ends() {
+    fn a_run_is_active_until_it_ends() {
         let workers = Workers::default();
         let turn = workers.begin("queue");
         let one = || workers.all().remove(0);

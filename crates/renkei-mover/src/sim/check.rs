@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_file_is_seen() {
+    fn a_partial_file_is_detected() {
         let mut versions = Versions::default();
         versions.note(&disk(b"whole"));
         assert!(versions.check_final_names(&disk(b"whole")).is_ok());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_or_older_file_is_seen() {
+    fn a_lost_or_older_file_is_detected() {
         let (mut versions, mut acknowledged) = (Versions::default(), Acknowledged::default());
         versions.note(&disk(b"old"));
         versions.note(&disk(b"new"));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_and_what_is_left_behind_are_seen() {
+    fn differences_and_leftovers_are_detected() {
         let source = disk(b"f");
         let mut copy = disk(b"f");
         // The disks count their changes alike, so the times agree.

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fuse_stops_the_machine_after_a_change() {
+    fn a_fuse_stops_the_machine_after_a_number_of_changes() {
         let fuse = Fuse::default();
         let mut disk = Disk::new(fuse.clone(), true, 0);
         fuse.arm(1);

@@ -129,7 +129,7 @@ fn push_sender(
 }
 
 #[test]
-fn no_receiver_upsets_a_sender() {
+fn a_hostile_receiver_does_not_break_a_sender() {
     let mut refused = 0;
     for seed in 0..ROUNDS {
         let mut chance = Chance::new(seed);
@@ -252,7 +252,7 @@ fn push_receiver(
 }
 
 #[test]
-fn no_sender_upsets_a_receiver() {
+fn a_hostile_sender_does_not_break_a_receiver() {
     let mut done = 0;
     for seed in 0..ROUNDS {
         let mut chance = Chance::new(seed);
@@ -284,7 +284,7 @@ fn a_sender_cannot_open_files_without_end() {
 }
 
 #[test]
-fn what_was_left_is_given_out_once() {
+fn leftovers_are_offered_once() {
     let stamp = Stamp { size: 2 * SLOT_BYTES, ..Stamp::default() };
     let mut bytes = Vec::new();
     Record::Header(header()).write(&mut bytes);

@@ -126,7 +126,7 @@ fn a_journal_torn_at_any_byte_is_used_up_to_there() {
 }
 
 #[test]
-fn a_cut_of_any_stream_anywhere_resumes() {
+fn a_stream_cut_at_any_position_is_resumed() {
     let memo = SlotDigests::default();
     let streams = Setup::default().streams;
     for stream in 0..=streams {
@@ -255,7 +255,7 @@ fn temporary_files_of_sources_that_are_gone_are_removed() {
 }
 
 #[test]
-fn extents_of_a_temporary_file_that_was_removed_are_not_believed_again() {
+fn extents_of_a_removed_temporary_file_are_not_trusted_again() {
     let memo = SlotDigests::default();
     let tidied_up = || {
         let mut world = World::new(slow(), memo.clone());

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn files_wait_for_so_long_and_then_their_transfer_ends() {
+    fn files_expire_with_their_transfer() {
         let dir = tempfile::tempdir().unwrap();
         let ids = [[1; 16], [2; 16]];
         let site = pop(dir.path(), &ids);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_after_the_end_goes_and_what_nobody_handed_in_too() {
+    fn leftovers_of_a_crash_and_unsubmitted_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let ids = [[1; 16], [2; 16]];
         let site = pop(dir.path(), &ids);

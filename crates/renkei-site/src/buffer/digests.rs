@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_record_counts_and_what_is_not_recorded_is_not_compared() {
+    fn the_last_record_counts_and_unrecorded_files_are_not_compared() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(DIGESTS);
         let records = [record("0/a", 0, 1), record("0/b", 0, 2), record("0/b", 1, 3), record("0/a", 0, 4)];

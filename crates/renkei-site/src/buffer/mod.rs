@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_reserved_used_counted_and_given_back() {
+    fn space_is_reserved_used_counted_and_released() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         assert!(enter(&buffer, 1, "alice").is_err());
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_nothing_on_the_disk_until_there_is_room() {
+    fn waiting_requests_use_no_disk_until_there_is_space() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         reserve(&buffer, 1, room("alice", 60, 9)).unwrap();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_finds_what_was_left() {
+    fn a_start_finds_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         for (number, owner) in [(1, "alice"), (2, "bob"), (3, "carol")] {
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_writes_more_than_was_reserved_and_nothing_after_all_has_come() {
+    fn writes_over_the_reservation_or_after_completion_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Arc::new(Buffer::open(dir.path(), LIMITS).unwrap());
         reserve(&buffer, 1, room("alice", 50, 9)).unwrap();
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_so_after_a_restart_and_one_process_has_a_buffer() {
+    fn sealed_uploads_survive_a_restart_and_one_process_has_a_buffer() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         reserve(&buffer, 1, room("alice", 50, 9)).unwrap();
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_locked_are_removed_too() {
+    fn read_only_directories_are_removed_too() {
         let dir = tempfile::tempdir().unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         reserve(&buffer, 1, room("alice", 50, 9)).unwrap();

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_lent_to_whose_session_it_is_and_to_the_administrator() {
+    fn descriptors_are_passed_to_the_owner_of_the_session_and_the_administrator() {
         let (kek, titech) =
             (SiteName::parse("kek").expect("a name"), SiteName::parse("titech").expect("a name"));
         let user = Principal::user(&kek, "daemon").expect("a name");

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_does_not_permit_writing_and_errors_name_the_place() {
+    fn reading_does_not_permit_writing_and_errors_name_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let (site, access) = pop(dir.path());
         let workspace = site.files(&access, &place(""), Need::Read).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_ends_with_the_rights_it_was_opened_with() {
+    fn a_workspace_ends_with_its_rights() {
         let dir = tempfile::tempdir().unwrap();
         let (site, access) = pop(dir.path());
         let workspace = site.files(&access, &place(""), Need::Write).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     use renkei_core::error::Code;
 
     #[test]
-    fn what_a_partner_refuses_with_is_told_until_somebody_reaches_it() {
+    fn the_refusal_of_a_partner_is_reported_until_it_is_reached() {
         let (probing, kek, start) =
             (PartnerProbes::default(), SiteName::parse("kek").unwrap(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partner_is_tried_within_75_s_unless_somebody_reached_it() {
+    fn a_partner_is_probed_within_75_s_unless_reached() {
         let (probing, site, start) =
             (PartnerProbes::default(), SiteName::parse("kek").unwrap(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);

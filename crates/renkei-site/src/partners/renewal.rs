@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_its_authority_is_not_renewed_again_and_again() {
+    fn certificates_that_end_with_their_authority_are_not_renewed_repeatedly() {
         assert!(is_renewed(365 * DAY));
         // The authority, which is valid for ten years, has 310 days left.
         assert!(!is_renewed(3_340 * DAY));

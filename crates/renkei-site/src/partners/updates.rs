@@ -352,7 +352,7 @@ mod tests {
     use renkei_net::identity::testing::{card, now, site};
 
     #[test]
-    fn private_addresses_are_taken_where_the_site_was_before() {
+    fn private_addresses_are_accepted_if_the_former_one_was_private() {
         let mut known = card(&Authority::create(&site("kek"), now()).unwrap());
         known.endpoints = vec!["10.0.0.7:7512".into(), "pop.kek.jp:7512".into()];
         let at = |name: &str, address: &str| (name.to_owned(), vec![address.parse().unwrap()]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_looked_up_as_a_resolver_reads_them() {
+    fn names_are_resolved_as_by_a_resolver() {
         let found = look_up(&["127.0.0.1:7512", "[::1]:7512", "127.1:22"].map(str::to_owned));
         assert_eq!(found, Resolved::from([("127.1:22".into(), vec!["127.0.0.1".parse().unwrap()])]));
     }

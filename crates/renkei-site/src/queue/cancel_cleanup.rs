@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_read_again_and_what_is_none_is_passed_over() {
+    fn notes_are_read_back_and_other_files_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let given = Given {
             transfer: [7; 16],
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_again_for_a_week_if_that_can_help() {
+    fn a_cancellation_is_retried_for_a_week_if_useful() {
         let (transfer, owner, storage) = ([7; 16], "alice@titech".to_owned(), "data".to_owned());
         let to = SiteName::parse("kek").unwrap();
         let given = |since_ms| Given {

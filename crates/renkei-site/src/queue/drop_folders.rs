@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_finds_what_is_not_unfinished() {
+    fn a_scan_finds_complete_files() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a", ".a.Xyz", "b.part", "d/c", "d/.e/f"] {
             let path = folder.path().join(name);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_or_a_link_by_now_is_not_handed_on() {
+    fn missing_and_symlinked_files_are_not_forwarded() {
         let folder = tempfile::tempdir().unwrap();
         let top = folder.path();
         for name in ["a", "gone/f", "link/f", "became", "changed"] {

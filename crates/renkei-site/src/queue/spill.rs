@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_reach_is_counted_from_the_first_of_the_last_attempts_in_vain() {
+    fn unreachability_is_counted_from_the_first_of_the_latest_failures() {
         let lost = Some(Code::ConnectionLost);
         assert_eq!(unreachable_since(&[]), None);
         let now = attempt(9, 0, None);

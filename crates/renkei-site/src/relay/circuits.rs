@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_early_holds_a_place_until_somebody_speaks_for_it_or_time_is_up() {
+    fn an_early_circuit_waits_for_its_permit_or_a_timeout() {
         let (circuits, places, (link, _ends)) = (Circuits::default(), Arc::default(), link());
         for index in 0..2 {
             assert!(circuits.take(ticket(&[1; 32], index), early(&places)).is_none());
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_listed_until_its_last_circuit_has_ended() {
+    fn relayed_transfers_are_listed_until_their_last_circuit_ends() {
         let (circuits, (link, _ends)) = (Circuits::default(), link());
         let leave = leave("alice@kek", 1, 1, &link);
         let (passing, _) = circuits.grant(leave.clone());
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_of_whom_nobody_trusts_are_cut() {
+    fn circuits_of_untrusted_sites_are_closed() {
         let (circuits, (link, _ends)) = (Circuits::default(), link());
         let [alice, bob] =
             [("alice@kek", 1), ("bob@titech", 2)].map(|(who, seed)| leave(who, seed, 1, &link));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_are_looked_at_as_long_as_several_share_a_path() {
+    fn circuits_are_paced_while_several_share_a_path() {
         let paced = Arc::new(Paced::default());
         let pairs = [pair(), pair(), pair()];
         let mut shared: Vec<_> = pairs.iter().take(FEW).map(|[near, far]| paced.share(near, far)).collect();

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_its_beginning_also_when_its_cause_changes() {
+    fn a_condition_keeps_its_begin_when_its_cause_changes() {
         let conditions = Conditions::default();
         conditions.take(vec![finding("hub", Code::PeerDown, 0)], 100, false);
         conditions.take(vec![finding("hub", Code::PortClosed, 0)], 110, false);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_well_since_the_restart_begins_anew() {
+    fn a_condition_that_was_absent_since_the_restart_begins_again() {
         let conditions = Conditions::default();
         let before = |name: &str| Since {
             what: "line".into(),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_last_counts_when_it_did() {
+    fn conditions_with_a_minimum_duration_are_shown_after_it() {
         let conditions = Conditions::default();
         let look = |at| drop(conditions.take(vec![finding("hub", Code::PeerDown, 10)], at, false));
         look(100);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_keeps_since_when_and_forgets_what_is_over() {
+    fn a_restart_keeps_begins_and_drops_ended_conditions() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         std::fs::create_dir(home.state_dir()).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_counts_for_nothing() {
+    fn an_unreadable_file_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         std::fs::create_dir(home.state_dir()).unwrap();

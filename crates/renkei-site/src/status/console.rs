@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_good_once_and_for_its_time() {
+    fn a_secret_works_once_within_its_lifetime() {
         let (mut secrets, now) = (Secrets::default(), Instant::now());
         let mut issue = || secrets.issue(Holder::Administrator, LINK_LIFE, now).unwrap();
         let (early, late) = (issue(), issue());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_person_has_so_many_and_the_oldest_gives_way() {
+    fn sessions_of_a_user_are_limited_and_the_oldest_ends() {
         let (mut secrets, now) = (Secrets::default(), Instant::now());
         let at = |second| now + Duration::from_secs(second);
         let mut issue = |second| secrets.issue(Holder::Administrator, LINK_LIFE, at(second)).unwrap();

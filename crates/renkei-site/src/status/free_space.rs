@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_looks_at_a_time_and_not_too_often() {
+    fn free_space_is_probed_by_one_thread_and_not_too_often() {
         let (rooms, key, now) = (FreeSpace::default(), ("data".to_owned(), String::new()), Instant::now());
         assert!(rooms.begin(&key, now) && !rooms.begin(&key, now + 3 * GOOD_FOR), "one is under way");
         rooms.end(&key, Ok(Space::default()));

@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_low_by_share_and_by_bytes() {
+    fn space_is_low_by_share_and_by_bytes() {
         let severity = |available_bytes, total_bytes| {
             let space = Space { available_bytes, total_bytes, total_files: 0, free_files: 0 };
             room_low("data", &space).map(|finding| finding.severity)

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn another_directory_under_the_path_is_noticed_until_it_is_accepted() {
+    fn an_exchanged_directory_is_detected_until_accepted() {
         let case = case();
         assert_eq!(case.open(), Ok(()));
         let aside = case.exchange();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_that_somebody_removed_is_written_again() {
+    fn a_removed_marker_is_written_again() {
         let case = case();
         case.open().unwrap();
         let marker = case.storage.path.join(STORAGE);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_that_is_not_to_be_written_is_told_by_its_fingerprint() {
+    fn a_read_only_storage_is_identified_by_its_fingerprint() {
         let mut case = case();
         case.storage.read_only = true;
         case.open().unwrap();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storage_of_an_older_pop_and_one_that_was_given_another_path_are_taken_as_they_are() {
+    fn storages_of_older_versions_and_moved_paths_are_accepted() {
         let mut case = case();
         case.open().unwrap();
         let aside = case.exchange();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_that_is_nonsense_is_said() {
+    fn a_malformed_marker_is_reported() {
         let case = case();
         fs::write(case.storage.path.join(STORAGE), "nonsense").unwrap();
         assert_eq!(case.open(), Err(Code::StorageChanged));

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_twice_is_stopped() {
+    fn transfers_refused_twice_are_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let (transfers, now) = (ActiveTransfers::default(), snapshot(dir.path()));
         let (good, bad, unlucky) = (Stop::default(), Stop::default(), Stop::default());
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_in_a_storage_that_is_gone_is_stopped_and_nothing_else() {
+    fn only_transfers_of_a_missing_storage_are_stopped() {
         let transfers = ActiveTransfers::default();
         let (here, gone, buffer) = (Stop::default(), Stop::default(), Stop::default());
         let of = |stop, storage: &str| Running { storages: vec![storage.into()], ..run(stop) };
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_long_to_stop_does_not_hold_up_the_others() {
+    fn a_slowly_stopping_transfer_does_not_delay_others() {
         let transfers = ActiveTransfers::default();
         let (slow, quick) = (Stop::default(), Stop::default());
         let (hold, held) = mpsc::channel::<()>();

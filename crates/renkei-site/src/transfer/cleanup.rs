@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_the_job_go_and_others_stay() {
+    fn only_the_files_of_the_job_are_removed() {
         let case = case();
         let path = case.home.journal_dir().join("0000000000000001.journal");
         assert_eq!(case.temps(), 3);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_too_long_is_closed_with_its_session() {
+    fn idle_connections_are_closed_after_a_timeout() {
         let dir = tempfile::tempdir().unwrap();
         let ((now, proof), parking) = (here(dir.path()), InboundPool::default());
         let (young, young_far) = waiting(&parking, &proof, IDLE / 2);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_gives_way_first() {
+    fn the_oldest_connection_is_evicted_first() {
         let dir = tempfile::tempdir().unwrap();
         let ((_, proof), parking) = (here(dir.path()), InboundPool::default());
         let places = [3, 20, 10].map(|s| waiting(&parking, &proof, Duration::from_secs(s)));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_whole_waits_and_only_for_a_pop() {
+    fn only_complete_connections_to_pops_are_pooled() {
         let dir = tempfile::tempdir().unwrap();
         let ((_, proof), parking) = (here(dir.path()), InboundPool::default());
         let (place, _far) = waiting(&parking, &proof, Duration::ZERO);

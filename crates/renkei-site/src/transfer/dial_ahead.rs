@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pushes_dial_so_many_streams_ahead_and_no_more() {
+    fn streams_dialled_ahead_are_limited() {
         let dialled = Dialled::default();
         let [alice, bob, carol] =
             ["alice@kek", "bob@kek", "carol@kek"].map(|name| Principal::parse(name).unwrap());

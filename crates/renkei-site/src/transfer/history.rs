@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_remembered_with_their_end_and_their_way() {
+    fn the_newest_transfers_are_remembered_with_their_result_and_route() {
         let (mut history, kek) = (History::default(), SiteName::parse("kek").unwrap());
         for number in 0..MAX_PAST as u64 + 5 {
             history.take(number, status("a", 10), Trace::begin(Some(kek.clone())));

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pop_speaks_for_its_own_users_alone() {
+    fn a_pop_speaks_for_its_own_users_only() {
         let [kek, titech, alice, bob] =
             ["kek", "titech", "alice@kek", "bob@titech"].map(|name| Principal::parse(name).unwrap());
         may_speak_for(&kek, &alice).unwrap();

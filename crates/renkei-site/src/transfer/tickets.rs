@@ -260,7 +260,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn nobody_waits_for_the_streams_of_a_client_that_left() {
+    fn streams_of_a_lost_client_are_not_awaited() {
         let tickets = Tickets::default();
         let waiting = tickets.issue(&Principal::parse("alice@kek").unwrap(), 2, 20).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_keeps_counts_as_streams_do() {
+    fn pooled_streams_of_a_session_count() {
         let tickets = Tickets::default();
         let [alice, bob] = ["alice@kek", "bob@kek"].map(|name| Principal::parse(name).unwrap());
         let first = tickets.issue(&alice, 2, 20).unwrap();

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_stored_nothing_is_not_told_of_unless_it_runs() {
+    fn a_copy_without_stored_data_is_listed_only_while_it_runs() {
         let of = |running, files, files_done| {
             let left = left_of("aaaa01", running);
             Left { told: Unfinished { files, files_done, ..left.told }, ..left }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_chosen_and_what_runs_is_not() {
+    fn named_transfers_are_selected_and_running_ones_are_not() {
         let all = [("aaaa01", false), ("aaaa02", true), ("bbbb01", false), ("bbbb01", false)];
         assert_eq!(chosen(&all, &[]).unwrap(), ["aaaa01", "bbbb01", "bbbb01"]);
         assert_eq!(chosen(&all, &["BBBB"]).unwrap(), ["bbbb01", "bbbb01"]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_id_tells_what_it_may_be() {
+    fn an_ambiguous_id_lists_its_matches() {
         let all = ["aaaa01", "aaaa02"].map(|id| left_of(id, false));
         let error = choose(all.into(), &["AAAA".into()]).err().unwrap();
         assert_eq!(error.cause, "it may be aaaa01, aaaa02");

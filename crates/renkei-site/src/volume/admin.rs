@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_json() {
+    fn replies_are_json() {
         assert_eq!(told(()), "null");
         assert!(told(renkei_volume::Scanned::default()).contains("\"dirs\":0"));
     }

@@ -215,7 +215,7 @@ mod tests {
     use renkei_store::local::AccessMode;
 
     #[test]
-    fn directories_deeper_than_a_path_keep_no_directory_from_being_taken() {
+    fn directories_deeper_than_path_max_do_not_prevent_acceptance() {
         let folder = tempfile::tempdir().unwrap();
         let trees = Trees::open("", &Home::at(folder.path())).unwrap();
         let (tree, journal) = (trees.tree([7; 16]).unwrap(), folder.path().join("journal"));

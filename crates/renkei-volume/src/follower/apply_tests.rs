@@ -417,17 +417,17 @@ fn stories(kills: bool) {
 }
 
 #[test]
-fn what_was_written_here_is_here_as_long_as_the_volume_has_it() {
+fn local_files_are_kept_while_the_volume_has_them() {
     stories(false);
 }
 
 #[test]
-fn what_was_written_here_is_here_after_kills() {
+fn local_files_survive_kills() {
     stories(true);
 }
 
 #[test]
-fn what_is_missing_on_a_way_is_named_once() {
+fn a_missing_path_component_is_named_once() {
     let top = tempfile::tempdir().unwrap();
     let site = Site::new(top.path().join("1"), Origin(1));
     site.store.dir(&RelPath::root()).unwrap().mkdir(b"d", 0o755).unwrap();
@@ -454,7 +454,7 @@ fn sizes(site: &Site, name: &str) -> [u64; 2] {
 }
 
 #[test]
-fn a_change_that_is_settled_while_somebody_looks_is_seen() {
+fn a_change_settled_during_a_lookup_is_seen() {
     let (top, mut all) = (tempfile::tempdir().unwrap(), All::default());
     let site = Site::new(top.path().join("1"), Origin(1));
     site.write("a", 1).unwrap();

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_change_places_pass_each_other() {
+    fn swapped_files_are_moved_past_each_other() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &["a", "b", "c", "gone"]);
         let node = |id| Of::Node(NodeId(id));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_takes_along_what_is_in_it() {
+    fn a_moved_directory_keeps_its_entries() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &["d/f", "d/sub/g", "d/not looked up"]);
         let (dir, file) = (Of::Dir(NodeId(1)), Of::Node(NodeId(2)));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_become_one_and_files_in_the_way_of_directories() {
+    fn merged_directories_and_files_in_the_way_of_directories() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &["mine/own", "theirs/old", "x"]);
         let (mine, theirs) = (Of::Dir(NodeId(1)), Of::Dir(NodeId(2)));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_file_stays_and_own_content_goes_aside() {
+    fn other_files_stay_and_replaced_local_content_is_set_aside() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &["a", "b", "c"]);
         let plain = LocalStore::open(top.path(), AccessMode::ReadWrite).unwrap();

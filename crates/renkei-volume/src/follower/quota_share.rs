@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_earlier_claim_is_none_to_who_asked_after_it() {
+    fn an_answer_to_an_earlier_claim_does_not_answer_a_later_one() {
         let top = tempfile::tempdir().unwrap();
         let trees = Trees::open("", &Home::at(top.path())).unwrap();
         let (tree, journal) = (trees.tree([7; 16]).unwrap(), top.path().join("journal"));

@@ -744,7 +744,7 @@ mod tests {
     const HERE: Origin = Origin(1);
 
     #[test]
-    fn a_file_that_the_home_renamed_over_another_since_its_restore_stays() {
+    fn a_file_renamed_over_another_after_the_restore_stays() {
         let folder = tempfile::tempdir().unwrap();
         let trees = Trees::open("", &Home::at(folder.path())).unwrap();
         let (mine, late) = (trees.tree([7; 16]).unwrap(), trees.tree([8; 16]).unwrap());
@@ -789,7 +789,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_deeper_than_a_path_end_no_comparison() {
+    fn directories_deeper_than_path_max_do_not_end_a_comparison() {
         let folder = tempfile::tempdir().unwrap();
         let trees = Trees::open("", &Home::at(folder.path())).unwrap();
         let (mine, late) = (trees.tree([7; 16]).unwrap(), trees.tree([8; 16]).unwrap());

@@ -143,7 +143,7 @@ mod tests {
     use renkei_core::namespace::ROOT;
 
     #[test]
-    fn a_kill_leaves_what_was_noted() {
+    fn a_kill_keeps_the_recorded_entries() {
         let dir = tempfile::tempdir().unwrap();
         let (path, at) = (dir.path().join("x.unkept"), |text: &str| RelPath::parse(text.as_bytes()).unwrap());
         let made = |sign| WalRecord::Made(Vec::new(), Vec::new(), Some(sign));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_lost_at_no_moment() {
+    fn remaining_entries_survive_a_kill_at_any_moment() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.unkept");
         let large = WalRecord::Made(Vec::new(), vec![(ROOT, None); MOST_BYTES as usize], None);

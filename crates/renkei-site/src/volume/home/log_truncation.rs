@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_is_forgotten_and_of_the_rest_what_is_too_much_or_too_old() {
+    fn records_that_all_followers_have_or_that_are_too_many_or_old_are_truncated() {
         let now = 100 * DAY_MS;
         let ages = [(now - 40 * DAY_MS, 50_000), (now - 20 * DAY_MS, 90_000)];
         let upto =
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_waits_for_the_last_one_that_is_known() {
+    fn a_log_waits_for_the_last_known_follower() {
         let (confirmed, sites) =
             (Confirmed::default(), ["nig", "titech"].map(|name| SiteName::parse(name).unwrap()));
         let by_all = |sites: &[SiteName]| confirmed.by_all([1; 16], sites.iter());

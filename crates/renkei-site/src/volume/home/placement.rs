@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_that_was_lost_has_all_once_it_knows_what_came_meanwhile() {
+    fn a_recovered_site_is_complete_once_it_has_the_newer_records() {
         let folder = RelPath::root();
         let holding = |seq| Holding { seq, files: 3, ..Holding::nothing(RelPath::root()) };
         let offer = |seq| Some(Offer { held: vec![holding(seq)], ..Offer::default() });

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn new_content_and_new_names_of_files_are_looked_at() {
+    fn new_content_and_new_names_of_files_are_examined() {
         let mut touched = DirtySet::default();
         touched.note(&[
             record(1, vec![(10, file(1))], &[("made", Some(10))]),

@@ -477,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_costs_a_look_at_its_own_files() {
+    fn a_record_examines_only_its_own_files() {
         let (mut state, all) = (State::default(), [RelPath::root()]);
         assert!(matches!(state.next_look(&all), Look::Through), "nothing is known yet");
         state.done = Some((3, all.to_vec()));

@@ -486,7 +486,7 @@ mod tests {
     use renkei_volume::deep_tree::{DEEPEST, deep};
 
     #[test]
-    fn directories_deeper_than_a_path_end_no_pass() {
+    fn directories_deeper_than_path_max_do_not_end_a_scrub() {
         let folder = tempfile::tempdir().unwrap();
         let trees = Trees::open("", &Home::at(folder.path())).unwrap();
         let tree = trees.tree([7; 16]).unwrap();

@@ -614,7 +614,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_here_already_is_not_told_as_received() {
+    fn an_existing_file_is_not_reported_as_received() {
         let path = RelPath::parse(b"run/a").unwrap();
         let (here, received) = (not_as_known(&path, false), not_as_known(&path, true));
         assert_eq!((here.code, received.code), (Code::DigestMismatch, Code::DigestMismatch));
