@@ -41,7 +41,7 @@ impl Display {
         let (stop, stopped) = channel();
         let shown_bar = bar.clone();
         let thread = std::thread::spawn(move || {
-            let mut shown = Shown { bar: shown_bar, lines, notes: Vec::new(), course: Course::new() };
+            let mut shown = Shown { bar: shown_bar, lines, notes: Vec::new(), course: RateEstimate::new() };
             let mut last = Instant::now();
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 shown.take_notes(&watch);
@@ -110,7 +110,7 @@ struct Shown {
     bar: Option<ProgressBar>,
     lines: bool,
     notes: Vec<Note>,
-    course: Course,
+    course: RateEstimate,
 }
 
 impl Shown {
@@ -150,7 +150,7 @@ impl Shown {
 }
 
 /// The progress of a transfer, including bytes of an earlier run or already there.
-struct Course {
+struct RateEstimate {
     started: Instant,
     before: u64,
     moved: u64,
@@ -161,11 +161,19 @@ struct Course {
     silence: Duration,
 }
 
-impl Course {
+impl RateEstimate {
     fn new() -> Self {
         let now = Instant::now();
         let silence = Duration::ZERO;
-        Course { started: now, before: 0, moved: 0, is_shown: false, last: (0, 0), changed: now, silence }
+        RateEstimate {
+            started: now,
+            before: 0,
+            moved: 0,
+            is_shown: false,
+            last: (0, 0),
+            changed: now,
+            silence,
+        }
     }
 
     fn see(&mut self, progress: &Progress, now: Instant) {
@@ -222,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_stall_is_shown_in_place_of_a_fading_rate() {
-        let mut course = Course::new();
+        let mut course = RateEstimate::new();
         let now = course.started;
         let progress = Progress {
             files_found: 2,

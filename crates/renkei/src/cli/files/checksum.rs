@@ -136,7 +136,7 @@ fn digest_of(reply: Reply) -> Result<Vec<u8>, Error> {
 }
 
 /// A file in the batch: its place and its path in the manifest.
-type Asked = (EndpointPath, Vec<u8>);
+type FileToDigest = (EndpointPath, Vec<u8>);
 
 /// Digests of all files below a place; a failure below does not end it.
 fn remote_tree(many: &mut Many<'_>, top: &EndpointPath, args: &Args, sink: &mut Sink) -> Result<(), Error> {
@@ -180,7 +180,7 @@ fn sort_out(
     entries: Vec<Entry>,
     dir: &EndpointPath,
     shown: &RelPath,
-    files: &mut Vec<Asked>,
+    files: &mut Vec<FileToDigest>,
 ) -> Result<Vec<(EndpointPath, RelPath)>, Error> {
     let mut dirs = Vec::new();
     for entry in entries {
@@ -195,7 +195,7 @@ fn sort_out(
     Ok(dirs)
 }
 
-fn ask_all(many: &mut Many<'_>, files: Vec<Asked>, args: &Args, sink: &mut Sink) -> Result<(), Error> {
+fn ask_all(many: &mut Many<'_>, files: Vec<FileToDigest>, args: &Args, sink: &mut Sink) -> Result<(), Error> {
     let Some((first, _)) = files.first() else { return Ok(()) };
     let site = first.site.clone();
     let requests = files.iter().map(|(path, _)| request(path, args)).collect::<Result<Vec<_>, _>>()?;

@@ -10,9 +10,9 @@ const LEAST: Duration = Duration::from_millis(500);
 
 /// The previous samples, by transfer.
 #[derive(Default)]
-pub(crate) struct Paces(HashMap<TransferId, Seen>);
+pub(crate) struct Paces(HashMap<TransferId, Sample>);
 
-struct Seen {
+struct Sample {
     at: Instant,
     bytes: u64,
     rate: Option<u64>,
@@ -22,13 +22,13 @@ impl Paces {
     /// The bytes per second of a transfer, once there are two samples.
     pub(crate) fn rate(&mut self, id: TransferId, progress: &Progress, now: Instant) -> Option<u64> {
         let bytes = progress.bytes_moved;
-        let seen = self.0.entry(id).or_insert(Seen { at: now, bytes, rate: None });
+        let seen = self.0.entry(id).or_insert(Sample { at: now, bytes, rate: None });
         // Another attempt starts at zero.
         if bytes < seen.bytes {
-            *seen = Seen { at: now, bytes, rate: None };
+            *seen = Sample { at: now, bytes, rate: None };
         }
         if now - seen.at >= LEAST {
-            *seen = Seen { at: now, bytes, rate: rate(bytes - seen.bytes, now - seen.at) };
+            *seen = Sample { at: now, bytes, rate: rate(bytes - seen.bytes, now - seen.at) };
         }
         seen.rate
     }

@@ -58,7 +58,7 @@ fn wait_for(
     deadline: Option<Instant>,
     context: &Context,
 ) -> Result<Shown, Error> {
-    let (mut heard, mut telling) = (Instant::now(), Telling::new());
+    let (mut heard, mut telling) = (Instant::now(), ProgressMessages::new());
     loop {
         match asker.story(id) {
             Ok(story) if story.transfer.state.is_end() => return Ok(Shown::new(story.transfer)),
@@ -84,15 +84,15 @@ fn wait_for(
 }
 
 /// Occasional progress messages about the transfers.
-struct Telling {
+struct ProgressMessages {
     paces: Paces,
     next: Instant,
     told: String,
 }
 
-impl Telling {
+impl ProgressMessages {
     fn new() -> Self {
-        Telling { paces: Paces::default(), next: Instant::now() + FIRST_AFTER, told: String::new() }
+        ProgressMessages { paces: Paces::default(), next: Instant::now() + FIRST_AFTER, told: String::new() }
     }
 
     fn look(&mut self, shown: Shown, context: &Context) {

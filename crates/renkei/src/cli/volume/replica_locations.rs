@@ -41,7 +41,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Found {
+struct ReplicaLocations {
     replicas: Vec<Row>,
     /// If the home was asked: how the policies of folders are fulfilled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Ok(())
     })?;
     let failures = many.failures().to_vec();
-    context.output.answer(&Found { replicas, kept, failures })?;
+    context.output.answer(&ReplicaLocations { replicas, kept, failures })?;
     Ok(many.status())
 }
 
@@ -93,7 +93,7 @@ fn rows(path: &str, found: &Whereabouts) -> Vec<Row> {
     rows
 }
 
-impl Report for Found {
+impl Report for ReplicaLocations {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{:<16} {:<8} {:>21} {:>22}  PATH", "SITE", "ROLE", "FILES", "BYTES")?;
         self.replicas.iter().try_for_each(|row| {

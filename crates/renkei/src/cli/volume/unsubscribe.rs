@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Left {
+struct Unsubscribed {
     action: &'static str,
     name: String,
     abandoned: Unreplicated,
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if args.files {
         volume::remove_files(&facts, &config)?;
     }
-    let left = Left { action: "deleted", name: name.clone(), abandoned, files: args.files };
+    let left = Unsubscribed { action: "deleted", name: name.clone(), abandoned, files: args.files };
     context.output.done(&left)?;
     Ok(0)
 }
@@ -84,7 +84,7 @@ fn leave(args: &Args, facts: &VolumeConfig, home: &Home, config: &Config) -> Res
     Ok(only)
 }
 
-impl Report for Left {
+impl Report for Unsubscribed {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let files = if self.files { "with its files" } else { "its files were kept" };
         writeln!(out, "volume {} is no longer followed; {files}", self.name)?;
