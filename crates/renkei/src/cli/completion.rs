@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Characters of a transfer's id that are offered; any unique prefix is accepted.
 const ID_CHARS: usize = 8;
 
-/// Print what makes a shell complete verbs, options, sites, places and transfers
+/// Print a script that completes verbs, options, sites, places and transfers
 ///
 /// The packages install it. By hand: `source <(renkei completion bash)` in ~/.bashrc, `source <(renkei completion zsh)` in
 /// ~/.zshrc, `renkei completion fish | source` in ~/.config/fish/config.fish.

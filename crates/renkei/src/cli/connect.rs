@@ -46,7 +46,7 @@ pub(super) fn dialler_of(
     Ok(dialler.telling(tell()))
 }
 
-/// Prints on the terminal what is being waited for.
+/// Prints the cause of a wait on the terminal.
 pub(super) fn tell() -> Tell {
     Arc::new(|what: &str| eprintln!("renkei: {what}"))
 }

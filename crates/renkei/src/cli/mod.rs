@@ -61,7 +61,7 @@ pub struct Global {
     /// Print one JSON object instead of text
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
-    /// Print nothing but what was asked for
+    /// Print only the requested output
     #[arg(short, long, global = true, help_heading = "Global options")]
     quiet: bool,
     /// Print more; twice for even more

@@ -23,7 +23,7 @@ use std::sync::Arc;
 ///
 /// With one place: from here to its site. With two: from the site of the first to that of the second, whose PoPs talk to
 /// each other. Ways are tried in the order shown; the first one that works is taken. Each of them is tried now, from here or
-/// by the PoP of the first place, and what failed is said; if none works, the exit status is 8. Where a place is named, its
+/// by the PoP of the first place, and failures are shown; if none works, the exit status is 8. Where a place is named, its
 /// site is asked whether an agent has it; of an agent's ways the cards tell.
 #[derive(Debug, clap::Args)]
 #[command(

@@ -23,7 +23,7 @@ pub struct Args {
     /// Where the PoP is reached from here [default: where its card says]
     #[arg(long, value_name = "HOST[:PORT]")]
     pop: Option<String>,
-    /// Reach other sites through the PoP alone: where the network swallows what it does not let out
+    /// Reach other sites through the PoP alone: where the network drops outgoing packets silently
     #[arg(long)]
     through_pop: bool,
     /// Name of the storage at the site, and the folder

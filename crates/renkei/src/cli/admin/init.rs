@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 
 /// Make a PoP: configuration, site authority and host certificate
 ///
-/// The same command can be given again: what is there stays, what is missing is made, also after it was killed.
+/// The same command can be given again: existing files stay, missing ones are made, also after it was killed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the site: 1 to 63 of a-z, 0-9 and -, starting with a letter

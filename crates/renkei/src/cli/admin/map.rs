@@ -16,7 +16,7 @@ use renkei_net::identity::trust::Trust;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Say who becomes which local account
+/// Map users to local accounts
 #[derive(Debug, clap::Args)]
 #[command(
     after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why"
@@ -53,7 +53,7 @@ enum Action {
     },
     /// List the rules
     List,
-    /// Show what somebody would become, and why; fails if nobody
+    /// Show the account of a user, and the rule that decides; fails if there is none
     Test {
         /// USER@SITE
         principal: String,

@@ -17,7 +17,7 @@ enum Action {
     /// Give the site another name; partners take it over by themselves
     ///
     /// The former name goes on to mean the site, here and at all partners: in rules, grants, queued transfers and commands. Certificates
-    /// under it stay valid during an overlap. A running PoP starts again once; what it was moving is resumed. Run again, the
+    /// under it stay valid during an overlap. A running PoP starts again once; its transfers are resumed. Run again, the
     /// command completes a renaming that was interrupted. A former name is not used again.
     #[command(after_long_help = "Examples:\n  renkei site rename science-tokyo")]
     Rename(rename_site::Args),

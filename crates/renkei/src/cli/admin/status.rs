@@ -23,7 +23,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Show what a PoP is doing: sessions and running transfers
+/// Show the activity of a PoP: sessions and running transfers
 ///
 /// Without SITE: the PoP of this machine, with everybody's transfers. With SITE: that site's, with yours. With the id
 /// of a queued transfer: how that stands.

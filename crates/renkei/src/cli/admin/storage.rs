@@ -52,7 +52,7 @@ enum Action {
         #[arg(long, value_name = "ACCOUNT")]
         agent: Option<String>,
     },
-    /// Take what is at the path of a storage now for that storage, after an exchange that was meant
+    /// Accept the present directory at the path of a storage, after an intended exchange
     ///
     /// A storage records which directory it is. Where another one is found under its path (RK-STORE-27), because its file system
     /// is not mounted or the disk was exchanged, nothing is read or written there, until the right one is back or this command

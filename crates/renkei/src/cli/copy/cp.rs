@@ -28,7 +28,7 @@ pub struct Args {
     /// Leave files at the destination that have the same size and time
     #[arg(short, long)]
     update: bool,
-    /// Only say what would be sent
+    /// Only list the files that would be sent
     #[arg(short = 'n', long, conflicts_with = "detach")]
     dry_run: bool,
     #[command(flatten)]

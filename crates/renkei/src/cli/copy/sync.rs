@@ -1,4 +1,4 @@
-//! `renkei sync`: makes a destination equal to a source, sending only what differs.
+//! `renkei sync`: makes a destination equal to a source, sending only differences.
 
 use super::transfer::{Job, Verb};
 use crate::cli::Context;
@@ -6,7 +6,7 @@ use renkei_core::error::Error;
 use renkei_core::wire::message::{Existing, ReceiveOptions};
 use std::ffi::OsString;
 
-/// Make DESTINATION equal to SOURCE, sending only what differs
+/// Make DESTINATION equal to SOURCE, sending only differences
 ///
 /// Both are directories, with or without a trailing slash. A file counts as equal if size and time are; with
 /// --checksum if the content is.
@@ -19,10 +19,10 @@ pub struct Args {
     source: OsString,
     /// The directory to change; made if missing
     destination: OsString,
-    /// Remove what SOURCE does not have
+    /// Remove files that SOURCE does not have
     #[arg(long)]
     delete: bool,
-    /// Only say what would be sent and removed
+    /// Only list the files that would be sent and removed
     #[arg(short = 'n', long, conflicts_with = "detach")]
     dry_run: bool,
     /// Compare content (BLAKE3) instead of size and time

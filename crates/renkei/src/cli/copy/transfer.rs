@@ -71,7 +71,7 @@ enum ClassName {
 /// What becomes of the rest, as `--on-error` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum OnErrorName {
-    /// Copy it, and list what failed
+    /// Copy it, and list the failures
     Skip,
     /// Leave it: the copy ends with the first failure
     Stop,
@@ -218,7 +218,7 @@ impl Job {
     }
 }
 
-/// A local destination: the directory that takes the sources, and what becomes of them.
+/// A local destination: the directory that takes the sources, and their names in it.
 struct LocalDestination {
     base: PathBuf,
     layout: CopyLayout,

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// Show what trees at a site take: bytes of content, each hard-linked file once
+/// Show the size of trees at a site: bytes of content, each hard-linked file once
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {

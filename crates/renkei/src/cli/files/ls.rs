@@ -32,7 +32,7 @@ pub struct Args {
     /// Show names that begin with a dot, too
     #[arg(short, long, visible_short_alias = 'A')]
     all: bool,
-    /// List directories themselves, not what is in them
+    /// List directories themselves, not their entries
     #[arg(short, long, conflicts_with = "recursive")]
     directory: bool,
     /// List directories below, too; symbolic links are not followed

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 ///
 /// A source goes into DESTINATION if that is a directory and becomes it otherwise; a file that is there is
 /// replaced. Within one storage it is a rename. Between storages, sites and this machine all is copied and verified, both ends
-/// are compared, and then the source is removed: what is interrupted leaves the source, and the same command goes on.
+/// are compared, and then the source is removed: an interrupted move leaves the source, and the same command resumes it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to move: SITE:/STORAGE/PATH, or a path of this machine

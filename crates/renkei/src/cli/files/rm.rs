@@ -11,7 +11,7 @@ use std::ffi::OsString;
 
 /// Remove files at a site and, with -r, directories with all in them
 ///
-/// A symbolic link is removed itself, never what it leads to. A storage itself is never removed.
+/// A symbolic link is removed itself, never its target. A storage itself is never removed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// SITE:/STORAGE/PATH

@@ -74,7 +74,7 @@ enum Action {
         #[command(flatten)]
         change: Change,
     },
-    /// Show sites and links: what is set, rate now, queue, drops
+    /// Show sites and links: settings, present rate, queue, drops
     Show {
         #[command(flatten)]
         lab: Which,
@@ -84,7 +84,7 @@ enum Action {
     },
     /// List the labs of this machine
     List,
-    /// End a lab and all that runs in it, or remove what a crash left of it
+    /// End a lab and all that runs in it, or remove the leftovers of a crash
     Down {
         #[command(flatten)]
         lab: Which,
@@ -105,7 +105,7 @@ enum Action {
 /// What is not to be as the file says.
 #[derive(Debug, clap::Args)]
 struct Packets {
-    /// What moves the packets, instead of what the file says: the kernel's netem and htb, or the wire
+    /// Engine that moves the packets, instead of that in the file: the kernel's netem and htb, or the wire
     #[arg(long, value_enum)]
     engine: Option<EngineChoice>,
     /// What decides the wire's chances, to have the same ones again
@@ -358,7 +358,7 @@ fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
     if !folder.exists() {
         return Err(Error::new(Code::LabUnknown, "end lab", folder.name(), "there is no such lab"));
     }
-    let mut asked = Asked::Nobody;
+    let mut asked = StopRequest::Nobody;
     let start = Instant::now();
     let lock = loop {
         asked.stop(folder);
@@ -374,14 +374,14 @@ fn down(folder: &LabFolder, context: &Context) -> Result<u8, Error> {
     };
     folder.remove()?;
     drop(lock);
-    let action = if asked != Asked::Nobody { "ended" } else { "removed what was left" };
+    let action = if asked != StopRequest::Nobody { "ended" } else { "removed what was left" };
     context.output.done(&Ended { name: folder.name().into(), action })?;
     Ok(0)
 }
 
 /// How the lab was asked to stop: a lab that is still starting may have no state yet, then no socket.
 #[derive(PartialEq, Eq)]
-enum Asked {
+enum StopRequest {
     Nobody,
     /// By a signal to this pid.
     Process(i32),
@@ -389,17 +389,19 @@ enum Asked {
     Lab,
 }
 
-impl Asked {
+impl StopRequest {
     /// Asks the lab to stop, unless it was asked already.
     fn stop(&mut self, folder: &LabFolder) {
-        if *self == Asked::Lab {
+        if *self == StopRequest::Lab {
             return;
         }
         if ask(folder, &Request::Stop).is_ok() {
-            *self = Asked::Lab;
-        } else if let Some(state) = folder.running().ok().filter(|state| *self != Asked::Process(state.pid)) {
+            *self = StopRequest::Lab;
+        } else if let Some(state) =
+            folder.running().ok().filter(|state| *self != StopRequest::Process(state.pid))
+        {
             state.signal(rustix::process::Signal::TERM);
-            *self = Asked::Process(state.pid);
+            *self = StopRequest::Process(state.pid);
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct Args {
     /// What programs get when the site is not reached: wait until it is, or fail with an I/O error
     #[arg(long, value_name = "HOW", default_value = "wait")]
     when_lost: WhenLost,
-    /// How long the kernel believes what it knows of a file that is not opened, in seconds
+    /// How long the kernel caches attributes of a file that is not opened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     attr_ttl: Duration,
     /// What `close` of a file that was written waits for: that it is on stable storage at the site, or nothing
@@ -77,7 +77,7 @@ pub struct Args {
     /// user.renkei.error alone; other sites see a file a moment later; `fsync` and `renkei umount` still wait.
     #[arg(long, value_name = "WHEN", default_value = "durable")]
     close: Close,
-    /// What `open` sees of files that were closed at other sites before: all of them, or what has come to the site
+    /// Versions that `open` sees of files closed at other sites: always the newest, or those that have come to the site
     ///
     /// Of volumes only. With `close-to-open` an open waits for the home where it has to; a site that is not reached is told by `renkei
     /// status` and files are as far as they came; with `strict` the open fails then (RK-NS-13). `relaxed` never waits.

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-/// Forward what is put into a folder to another site
+/// Forward files that are put into a folder to another site
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -39,13 +39,13 @@ enum Action {
         /// Remove a file from the folder when it has arrived
         #[arg(long)]
         remove: bool,
-        /// Take only what others leave of the path
+        /// Use only the bandwidth that others leave
         #[arg(long)]
         background: bool,
     },
     /// List the rules
     List,
-    /// Remove a rule; what it forwards now goes on
+    /// Remove a rule; its running transfers continue
     Remove {
         /// Name of the rule
         name: String,

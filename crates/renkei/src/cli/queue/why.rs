@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Failures shown as text.
 const SHOWN_FAILURES: usize = 20;
 
-/// Tell the story of a queued transfer: what it waits for, its attempts and their errors
+/// Show the history of a queued transfer: the cause of its wait, its attempts and their errors
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The transfer, by the first digits (4 at least) of its id
@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct TransferHistory {
     #[serde(flatten)]
     transfer: Shown,
     after: Vec<Value>,
@@ -61,7 +61,7 @@ pub(crate) fn tell(id: &str, all: bool, whole: bool, failures: bool, context: &C
         story.failures = all_failures(&mut asker, story.transfer.id)?;
     }
     let shown = if failures { usize::MAX } else { SHOWN_FAILURES };
-    context.output.answer(&Told::new(story, whole, shown))?;
+    context.output.answer(&TransferHistory::new(story, whole, shown))?;
     Ok(0)
 }
 
@@ -76,7 +76,7 @@ fn all_failures(asker: &mut Asker<'_>, id: TransferId) -> Result<Vec<EntryFailur
     }
 }
 
-impl Told {
+impl TransferHistory {
     fn new(raw: Story, whole: bool, shown: usize) -> Self {
         let failure = |failure: &EntryFailure| {
             let mut json = reason_json(&failure.error);
@@ -86,7 +86,7 @@ impl Told {
         };
         let transfer = Shown::new(raw.transfer.clone());
         let running = raw.attempts.last().filter(|attempt| attempt.ended_ms.is_none());
-        Told {
+        TransferHistory {
             transfer: match running {
                 Some(attempt) => transfer.since(attempt.started_ms),
                 None => transfer,
@@ -161,7 +161,7 @@ impl Told {
     }
 }
 
-impl Report for Told {
+impl Report for TransferHistory {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.transfer.write_line(out)?;
         self.write_times(out)?;

@@ -180,7 +180,7 @@ struct Create {
     /// Who works for those whom a grant lets in [default: the storage's account, else the directory's owner, never root]
     #[arg(long)]
     account: Option<String>,
-    /// Seconds between two scans for what changed behind the PoP's back; 0 for none
+    /// Seconds between two scans for changes made past the PoP; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = SCAN_EVERY_S)]
     scan_every_s: u64,
     /// Replicas of each file that there shall be, that of the home among them; first at the sites in --at
