@@ -415,9 +415,9 @@ codes! {
         "do not trust this site until its administrator explains the certificate";
     SshFailed = "RK-AUTH-16", Unavailable, Later, "the connection through ssh to the PoP's machine failed",
         "try `ssh USER@HOST renkei --version` by hand; the variable RENKEI_SSH names a program to use instead of ssh";
-    OutOfScope = "RK-AUTH-17", Permission, Never, "the delegated credential does not allow this",
-        "a transfer's credential covers only the places and operations of that transfer; submit another transfer for \
-         other files";
+    OutOfScope = "RK-AUTH-17", Permission, Never, "the restricted credential does not allow this",
+        "a transfer's credential covers only the places and operations of that transfer, submit another transfer for \
+         other files; `renkei map test --scope WORDS` shows what the words of another credential allow";
     BadScope = "RK-AUTH-18", Identity, Never, "the scope of a delegated certificate cannot be used",
         "see the cause; upgrade the older side, or submit the transfer again";
     DelegationExpired = "RK-AUTH-19", Identity, Never, "the transfer's delegated credential has expired",

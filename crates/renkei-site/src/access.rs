@@ -8,9 +8,12 @@ use super::volume_access::{entered, granted};
 use renkei_config::nearest;
 use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Need, OwnUsers, Permit, Principal, Right, Scope, Why};
+use renkei_core::identity::rights::rights_of;
+use renkei_core::identity::{Need, OwnUsers, Principal, Rights, Scope, Why};
 use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::file::Op;
 use renkei_core::wire::message::{Identity, OpenReceive};
+use renkei_mover::files::local_files::Limit;
 use renkei_mover::hex;
 use renkei_net::identity::account::Account;
 use renkei_net::identity::certificate::{Facts, public_key};
@@ -102,7 +105,30 @@ impl Proof {
 
     /// The transfer of a delegated certificate, as logged.
     pub(super) fn transfer(&self) -> Option<String> {
-        self.scope.as_ref().map(|scope| hex(scope.transfer()))
+        self.scope.as_ref()?.transfer().map(|transfer| hex(transfer))
+    }
+
+    /// The one check of a restricted credential: whether it gives one of these sets of rights to a place of a site.
+    ///
+    /// # Errors
+    /// `OutOfScope`, with the rights, the path, and the scope.
+    pub(super) fn check(&self, site: &SiteName, place: &Place, any_of: &[Rights]) -> Result<(), Error> {
+        match &self.scope {
+            Some(scope) if !any_of.iter().any(|rights| scope.allows(site, place, *rights)) => {
+                Err(self.out_of_scope(site, place, any_of.first().copied().unwrap_or_default()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The refusal of a restricted credential, noted in the audit log.
+    pub(super) fn out_of_scope(&self, site: &SiteName, place: &Place, rights: Rights) -> Error {
+        let scope = self.scope.as_ref().map(|scope| scope.to_string()).unwrap_or_default();
+        let cause = format!("to {rights} it; the scope is: {scope}");
+        let error = Error::new(Code::OutOfScope, "open", place, cause).at(site.as_str());
+        let (principal, transfer) = (&self.principal, self.transfer());
+        tracing::warn!(target: "audit", %principal, transfer, %error, "refused");
+        error
     }
 
     /// The public key that the peer proved to possess.
@@ -220,8 +246,20 @@ impl Access {
 
     /// Opens the storage of a place as far as it is needed.
     pub(super) fn open_for(&self, place: &Place, need: Need) -> Result<Opened, Error> {
-        self.check(place, need)?;
+        self.check(place, &[need.rights()])?;
         self.enter(place, need)
+    }
+
+    /// Opens the storage of a place for a change that needs these rights of a restricted credential.
+    pub(super) fn open_to_change(&self, place: &Place, rights: Rights) -> Result<Opened, Error> {
+        self.check(place, &[rights])?;
+        self.enter(place, Need::Write)
+    }
+
+    /// Opens the storage of a place to compute the digest of content, for those who can read it or wrote it.
+    pub(super) fn open_to_digest(&self, place: &Place) -> Result<Opened, Error> {
+        self.check(place, &[Rights::READ, Rights::MODIFY])?;
+        self.enter(place, Need::Examine)
     }
 
     /// Opens the storage of a place to list it.
@@ -236,31 +274,49 @@ impl Access {
 
     /// Opens the base of an incoming transfer; also returns the writable paths below it.
     pub(super) fn open_base(&self, open: &OpenReceive) -> Result<(Opened, Vec<RelPath>), Error> {
+        let rights = match open.options.delete {
+            false => Rights::CREATE | Rights::MODIFY,
+            true => Rights::CREATE | Rights::MODIFY | Rights::DELETE,
+        };
         let within = match &self.proof.scope {
             None => vec![RelPath::root()],
-            Some(scope) => scope.writable_in(&self.snapshot.site, &open.to),
+            Some(scope) => scope.writable_in(&self.snapshot.site, &open.to, rights),
         };
         let all = within.iter().any(RelPath::is_root);
         if within.is_empty() || (open.options.delete && !all) {
-            return Err(self.refused(&open.to, Need::Write));
+            return Err(self.refused(&open.to, rights));
         }
         Ok((self.enter(&open.to, Need::Write)?, within))
     }
 
-    fn check(&self, place: &Place, need: Need) -> Result<(), Error> {
-        match &self.proof.scope {
-            Some(scope) if !scope.covers(&self.snapshot.site, place, need) => Err(self.refused(place, need)),
-            _ => Ok(()),
+    /// Opens the storage of a place for a file session, whose operations are checked one by one. Transfers need none.
+    pub(super) fn open_files(&self, place: &Place, need: Need) -> Result<(Opened, Option<Limit>), Error> {
+        if self.proof.transfer().is_some() {
+            return Err(self.refused(place, Rights::NONE));
         }
+        self.check(place, &[Rights::NONE])?;
+        let opened = self.enter(place, need)?;
+        Ok((opened, self.proof.scope.is_some().then(|| self.limit(place))))
     }
 
-    fn refused(&self, place: &Place, need: Need) -> Error {
-        let scope = self.proof.scope.as_ref().map(|scope| scope.to_string()).unwrap_or_default();
-        let error =
-            Error::new(Code::OutOfScope, "open", place, format!("to {need} it; the scope is: {scope}"));
-        let (principal, transfer) = (&self.principal, self.proof.transfer());
-        tracing::warn!(target: "audit", %principal, transfer, %error, "refused");
-        error.at(self.site())
+    /// The check of the operations in a place by the scope.
+    fn limit(&self, base: &Place) -> Limit {
+        let (proof, site, base) = (self.proof.clone(), self.snapshot.site.clone(), base.clone());
+        Arc::new(move |op: &Op| {
+            rights_of(op).into_iter().try_for_each(|(rights, path)| {
+                let path = base.path.join(path)?;
+                proof.check(&site, &Place { path, ..base.clone() }, &[rights])
+            })
+        })
+    }
+
+    /// Checks that a restricted credential gives one of these sets of rights to a place.
+    fn check(&self, place: &Place, any_of: &[Rights]) -> Result<(), Error> {
+        self.proof.check(&self.snapshot.site, place, any_of)
+    }
+
+    fn refused(&self, place: &Place, rights: Rights) -> Error {
+        self.proof.out_of_scope(&self.snapshot.site, place, rights)
     }
 
     /// Refuses a request for a storage of an agent; `WithAgent` redirects the client to the agent.
@@ -347,6 +403,8 @@ impl Access {
     /// The store narrowed to the scope.
     pub(super) fn narrowed(&self, store: Arc<dyn Store>, place: &Place, need: Need) -> Arc<dyn Store> {
         let Some(scope) = &self.proof.scope else { return store };
+        // The rights of other scopes than a transfer's are checked by path, for each operation.
+        let need = scope.transfer().map_or(Need::Look, |_| need);
         let allowed = scope.paths(&self.snapshot.site, &place.storage, need).cloned().collect();
         Arc::new(ScopedStore::new(store, allowed))
     }
@@ -356,7 +414,10 @@ impl Access {
         let storages = self.snapshot.storages.iter().filter_map(|(name, root)| self.use_of(name, root));
         let rule = match &self.proof.scope {
             None => self.rule.clone(),
-            Some(scope) => format!("{}, for transfer {}: {scope}", self.rule, hex(scope.transfer())),
+            Some(scope) => match self.proof.transfer() {
+                Some(transfer) => format!("{}, for transfer {transfer}: {scope}", self.rule),
+                None => format!("{}, restricted: {scope}", self.rule),
+            },
         };
         Identity {
             principal: self.principal.to_string(),
@@ -370,19 +431,12 @@ impl Access {
 
     /// A storage that may be used, and whether it is writable.
     fn use_of(&self, name: &str, root: &Root) -> Option<(String, bool)> {
-        let rights = self.proof.scope.as_ref().map(|scope| {
-            let here = |permit: &&Permit| permit.site == self.snapshot.site && permit.place.storage == name;
-            scope.permits().iter().filter(here).map(|permit| permit.right).collect::<Vec<_>>()
-        });
-        let writable = !root.storage.read_only;
-        if !self.may_see(name) {
-            return None;
-        }
-        match rights {
-            None => Some((name.into(), writable)),
-            Some(rights) if rights.is_empty() => None,
-            Some(rights) => Some((name.into(), writable && rights.contains(&Right::Write))),
-        }
+        let site = &self.snapshot.site;
+        let named = |scope: &Arc<Scope>| scope.paths(site, name, Need::Look).next().is_some();
+        let changes = |scope: &Arc<Scope>| scope.paths(site, name, Need::Write).next().is_some();
+        let scope = self.proof.scope.as_ref();
+        let writable = !root.storage.read_only && scope.is_none_or(changes);
+        (self.may_see(name) && scope.is_none_or(named)).then(|| (name.into(), writable))
     }
 }
 

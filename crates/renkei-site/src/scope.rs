@@ -1,16 +1,16 @@
-//! Permitted requests of delegated credentials, and how such credentials are issued.
+//! Permitted requests of restricted credentials, and how such credentials are issued.
 //!
-//! A session opened with such a credential is limited to the requests that transfers need: all others are refused
-//! here, including requests added later and not named here. Requests with a place are checked against the scope's
-//! places where it is opened ([`super::access`]), because other PoPs may act in the principal's name.
+//! `renkei_core::identity::rights` has the table of the rights that each kind of request needs; kinds that it does not
+//! name are refused, including those added later. The credential of a transfer is limited to the kinds that transfers
+//! need. Places are checked again where they are opened ([`super::access`]), because other PoPs may act in the
+//! principal's name.
 
 use super::Context;
 use super::access::Proof;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Right, Scope};
-use renkei_core::path::SiteName;
-use renkei_core::wire::copy::CopySender;
-use renkei_core::wire::message::Request;
+use renkei_core::identity::Scope;
+use renkei_core::identity::rights::{Needed, rights_for};
+use renkei_core::wire::message::{Request, TransferId};
 use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
 use renkei_mover::hex;
 use renkei_net::identity::authority::Authority;
@@ -41,12 +41,19 @@ impl Context {
             return Err(error);
         }
         let Some(scope) = &proof.scope else { return Ok(()) };
-        check(scope, request).map_err(|cause| {
+        let needed = needed(scope, request).map_err(|cause| {
             let error = Error::new(Code::OutOfScope, "ask", &proof.principal, cause).at(self.name().as_str());
-            let transfer = hex(scope.transfer());
+            let transfer = proof.transfer();
             tracing::warn!(target: "audit", principal = %proof.principal, transfer, %error, "refused");
             error
-        })
+        })?;
+        let site = &snapshot.site;
+        if let Some((rights, place)) =
+            needed.target.filter(|(rights, place)| !scope.writes_in(site, place, *rights))
+        {
+            return Err(proof.out_of_scope(site, place, rights));
+        }
+        needed.places.into_iter().try_for_each(|(any_of, place)| proof.check(site, place, any_of))
     }
 
     /// Issues a new certificate to the mount with this proof.
@@ -69,20 +76,22 @@ impl Context {
     /// transfer whose credential expired. The user is present: `proof` is that of the user's own session.
     ///
     /// # Errors
-    /// `OutOfScope` if that session is itself delegated, `NotAllowed` for users of other sites, and those of
+    /// `OutOfScope` if that session is itself for a transfer, `NotAllowed` for users of other sites, and those of
     /// [`Context::authorise`].
     pub fn delegate(&self, proof: &Proof, scopes: &[Scope]) -> Result<Vec<Delegation>, Error> {
-        if proof.scope.is_some() {
-            let cause = "a delegated credential delegates nothing";
+        if proof.transfer().is_some() {
+            let cause = "the credential of a transfer delegates nothing";
             return Err(Error::new(Code::OutOfScope, "delegate", &proof.principal, cause));
         }
+        let scopes = scopes.iter().map(|scope| narrowed(proof, scope)).collect::<Result<Vec<_>, Error>>()?;
         let access = self.authorise(proof)?;
         let authority = Authority::load(self.home())?;
         let by = Delegator { user: proof.principal.clone(), serial: proof.serial()? };
         let life = access.snapshot.config.delegation_life();
-        let made = issue(self.home(), &authority, &by, scopes, SystemTime::now(), life)?;
+        let made = issue(self.home(), &authority, &by, &scopes, SystemTime::now(), life)?;
         for delegation in &made {
-            let (transfer, serial) = (hex(delegation.scope.transfer()), &delegation.serial);
+            let transfer = delegation.scope.transfer().map(|transfer| hex(transfer));
+            let serial = &delegation.serial;
             tracing::info!(target: "audit", principal = %by.user, transfer, serial, scope = %delegation.scope, "delegated");
         }
         Ok(made)
@@ -120,58 +129,63 @@ fn is_for_mounts(request: &Request) -> bool {
     }
 }
 
-/// Checks that a request is one that transfers need, and that a site it names is part of the transfer.
-fn check(scope: &Scope, request: &Request) -> Result<(), String> {
-    let has = |site: &SiteName, right| match scope.names(site, right) {
-        true => Ok(()),
-        false => Err(format!("{site} has no such role in the transfer")),
-    };
+/// The scope of a delegation by this proof: never wider than its own.
+fn narrowed(proof: &Proof, scope: &Scope) -> Result<Scope, Error> {
+    match &proof.scope {
+        None => Ok(scope.clone()),
+        Some(own) => scope.narrowed(own),
+    }
+}
+
+/// What a request needs of a scope, if it may be made with it at all.
+fn needed<'a>(scope: &Scope, request: &'a Request) -> Result<Needed<'a>, String> {
+    if let Some(transfer) = scope.transfer() {
+        if gives_up(request, transfer) {
+            return Ok(Needed::default());
+        }
+        if !is_for_transfers(request) {
+            return Err("it is for a transfer, which needs nothing of the kind".into());
+        }
+    }
+    let needed =
+        rights_for(request).ok_or("it is restricted to rights on places, and this is no use of them")?;
+    match needed.partner {
+        Some((any_of, site)) if !any_of.iter().any(|rights| scope.names(site, *rights)) => {
+            Err(format!("{site} has no such role in its scope"))
+        }
+        _ => Ok(needed),
+    }
+}
+
+fn gives_up(request: &Request, own: &TransferId) -> bool {
+    matches!(request, Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. }) if transfer == own)
+}
+
+/// The requests with which transfers are done.
+fn is_for_transfers(request: &Request) -> bool {
     match request {
-        Request::Whoami
-        | Request::Stat(Some(_))
-        | Request::StatDir(Some(_))
-        | Request::List(Some(_))
-        | Request::Mkdir { parents: false, .. }
-        | Request::Usage(_)
-        | Request::Space(_)
-        | Request::Checksum { .. }
-        | Request::KnownChecksum { .. }
-        | Request::OpenReceive(_)
-        | Request::OpenSend(_)
-        | Request::OpenFound(_)
-        | Request::OpenCopy { by: CopySender::Asker, .. } => Ok(()),
-        Request::Grant { peer, .. } | Request::OpenCopy { by: CopySender::Site(peer), .. } => {
-            has(peer, Right::Read)
-        }
-        // The circuit reads and writes nothing in the user's name: the ends authenticate each other.
-        Request::Through { site, .. } => has(site, Right::Read).or_else(|_| has(site, Right::Write)),
-        Request::Push { to, .. } | Request::PushFound { to, .. } | Request::PushCopy { to, .. } => {
-            has(to, Right::Write)
-        }
-        Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. })
-            if transfer == scope.transfer() =>
-        {
-            Ok(())
-        }
-        _ => Err("it is for a transfer, which needs nothing of the kind".into()),
+        Request::Mkdir { parents, .. } => !parents,
+        Request::Remove { .. } | Request::Rename { .. } | Request::OpenFiles(_) | Request::Submit(_) => false,
+        _ => true,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::identity::Permit;
-    use renkei_core::path::{Place, RelPath};
+    use renkei_core::identity::{Permit, Rights};
+    use renkei_core::path::{Place, RelPath, SiteName};
 
     fn place(text: &str) -> Place {
         Place::parse(text.as_bytes()).unwrap().unwrap()
     }
 
     fn scope() -> Scope {
+        let read = Rights::READ | Rights::LIST;
+        let write = Rights::CREATE | Rights::MODIFY | Rights::DELETE | Rights::LIST;
         let permit =
-            |at, text, right| Permit { site: SiteName::parse(at).unwrap(), place: place(text), right };
-        let permits =
-            vec![permit("kek", "/raw/run7", Right::Read), permit("titech", "/data/run7", Right::Write)];
+            |at, text, rights| Permit { site: SiteName::parse(at).unwrap(), place: place(text), rights };
+        let permits = vec![permit("kek", "/raw/run7", read), permit("titech", "/data/run7", write)];
         Scope::new([7; 16], permits).unwrap()
     }
 
@@ -196,6 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn a_restricted_credential_delegates_no_more_than_it_has() {
+        let alice = renkei_core::identity::Principal::parse("alice@kek").unwrap();
+        let proof = |scope: Option<Scope>| Proof {
+            principal: alice.clone(),
+            scope: scope.map(std::sync::Arc::new),
+            evidence: crate::evidence::Evidence::Uid(0),
+            at: SystemTime::now(),
+        };
+        assert_eq!(narrowed(&proof(None), &scope()).unwrap(), scope());
+        let kek = SiteName::parse("kek").unwrap();
+        let own = Permit { site: kek.clone(), place: place("/raw/run7/a"), rights: Rights::READ };
+        let made = narrowed(&proof(Some(Scope::of_rights(vec![own]).unwrap())), &scope()).unwrap();
+        assert_eq!(made.transfer(), scope().transfer());
+        assert!(made.allows(&kek, &place("/raw/run7/a/x"), Rights::READ));
+        assert!(!made.allows(&kek, &place("/raw/run7/b"), Rights::NONE));
+        assert!(!made.names(&SiteName::parse("titech").unwrap(), Rights::NONE));
+    }
+
+    #[test]
     fn requests_that_no_transfer_needs_are_refused() {
         let refused = [
             Request::Stat(None),
@@ -209,20 +242,20 @@ mod tests {
             Request::Card(SiteName::parse("kek").unwrap()),
         ];
         for request in refused {
-            assert!(check(&scope(), &request).is_err(), "{request:?}");
+            assert!(needed(&scope(), &request).is_err(), "{request:?}");
         }
         let through = |site: &str| {
             let site = SiteName::parse(site).unwrap();
-            check(&scope(), &Request::Through { site, seed: [0; 32], count: 1, further: 1 })
+            needed(&scope(), &Request::Through { site, seed: [0; 32], count: 1, further: 1 }).map(drop)
         };
         assert!(through("kek").is_ok() && through("titech").is_ok() && through("osaka").is_err());
-        assert!(check(&scope(), &Request::Line).is_err());
+        assert!(needed(&scope(), &Request::Line).is_err());
         let unfinished =
-            |what| check(&scope(), &Request::Unfinished(AboutUnfinished { storage: None, what }));
+            |what| needed(&scope(), &Request::Unfinished(AboutUnfinished { storage: None, what })).map(drop);
         let give_up = |transfer| unfinished(Wish::GiveUp { transfer, owner: "alice@kek".into() });
         assert!(give_up([7; 16]).is_ok() && give_up([8; 16]).is_err());
         assert!(unfinished(Wish::List).is_err() && unfinished(Wish::Drop(Vec::new())).is_err());
-        check(&scope(), &Request::Whoami).unwrap();
-        check(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
+        needed(&scope(), &Request::Whoami).unwrap();
+        needed(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
     }
 }

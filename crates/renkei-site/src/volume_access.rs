@@ -7,7 +7,7 @@
 use crate::access::{Access, Opened};
 use crate::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Need, Principal, Right};
+use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{Place, RelPath};
 use renkei_net::identity::account::Account;
 use renkei_store::Store;
@@ -29,14 +29,11 @@ impl Access {
 
     fn use_of_volume(&self, name: &str, facts: &VolumeConfig) -> Option<(String, bool)> {
         let (site, scope) = (&self.snapshot.site, &self.proof.scope);
-        let may = |need, right| {
+        let may = |need| {
             let is_open = !self.is_guest || !folders(&facts.grant, &self.principal, need).is_empty();
-            let in_scope = |permit: &renkei_core::identity::Permit| {
-                permit.site == *site && permit.place.storage == name && permit.right == right
-            };
-            is_open && scope.as_ref().is_none_or(|scope| scope.permits().iter().any(in_scope))
+            is_open && scope.as_ref().is_none_or(|scope| scope.paths(site, name, need).next().is_some())
         };
-        let (reads, writes) = (may(Need::Read, Right::Read), may(Need::Write, Right::Write));
+        let (reads, writes) = (may(Need::Read), may(Need::Write));
         let read_only = self.snapshot.storage(&facts.storage).is_ok_and(|root| root.storage.read_only);
         (reads || writes).then(|| (name.into(), writes && !read_only))
     }

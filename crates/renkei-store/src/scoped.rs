@@ -35,7 +35,7 @@ impl ScopedStore {
 }
 
 fn refused(op: &str, path: &RelPath) -> Error {
-    Error::new(Code::OutOfScope, op, path, "it is not among the places of the transfer")
+    Error::new(Code::OutOfScope, op, path, "it is not among the places of the scope")
 }
 
 impl Store for ScopedStore {

@@ -4,8 +4,10 @@
 
 mod mapping;
 mod principal;
+pub mod rights;
 mod scope;
 
 pub use mapping::{AccountRule, Mapping, OwnUsers, Pattern, Rule, Verdict, Why};
 pub use principal::{MAX_USER_BYTES, Principal, is_user_name};
-pub use scope::{MAX_SCOPE_BYTES, Need, Permit, Right, Scope};
+pub use rights::Rights;
+pub use scope::{MAX_SCOPE_BYTES, Need, Permit, Scope};

@@ -61,9 +61,14 @@ pub struct LocalFiles {
     job: u64,
     /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
+    /// The check of each operation against the rights of a restricted credential.
+    limit: Option<Limit>,
     open: Mutex<Table>,
     names: Names,
 }
+
+/// The check of an operation before it is executed.
+pub type Limit = Arc<dyn Fn(&Op) -> Result<(), Error> + Send + Sync>;
 
 struct Table {
     next: Handle,
@@ -106,6 +111,7 @@ impl LocalFiles {
             locker: None,
             job,
             left: None,
+            limit: None,
             open: Mutex::new(table),
             names: Names::default(),
         })
@@ -114,6 +120,11 @@ impl LocalFiles {
     /// Keeps drafts that are not closed, under the key `job`; they are counted in `left`.
     pub fn leaving(self, job: u64, left: Arc<AtomicUsize>) -> Self {
         LocalFiles { job, left: Some(left), ..self }
+    }
+
+    /// Refuses operations that `limit` refuses.
+    pub fn limited(self, limit: Option<Limit>) -> Self {
+        LocalFiles { limit, ..self }
     }
 
     /// Sets the consistency that opens must have.
@@ -580,6 +591,7 @@ impl Files for LocalFiles {
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
+        self.limit.as_ref().map_or(Ok(()), |limit| limit(&op))?;
         self.expect_writable(&op)?;
         if !op.changes() {
             return self.told(op, content);

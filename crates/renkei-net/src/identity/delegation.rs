@@ -146,7 +146,7 @@ mod tests {
     use crate::identity::{tls, verify};
     use rcgen::CustomExtension;
     use rcgen::{CertificateParams, SanType};
-    use renkei_core::identity::{MAX_SCOPE_BYTES, Permit, Right};
+    use renkei_core::identity::{MAX_SCOPE_BYTES, Permit, Rights};
     use renkei_core::path::Place;
     use rustls::{ClientConnection, HandshakeKind, ServerConnection};
 
@@ -156,7 +156,7 @@ mod tests {
         let permit = |index: usize| Permit {
             site: site("titech"),
             place: Place::parse(format!("/data/{index:0>90}").as_bytes()).unwrap().unwrap(),
-            right: Right::Write,
+            rights: Rights::CREATE | Rights::MODIFY,
         };
         Scope::new([9; 16], (0..paths).map(permit).collect()).unwrap()
     }

@@ -15,7 +15,7 @@ use crate::transfer::jobs::running;
 use crate::transfer::tickets::offer_streams;
 use crate::transfer::{Stop, Watch};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Principal;
+use renkei_core::identity::{Need, Principal};
 use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::SiteName;
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
@@ -287,7 +287,8 @@ fn open_local_files(
     (number, left): (u64, &Arc<AtomicUsize>),
     locker: Arc<dyn Locker>,
 ) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
-    let place = access.open(&open.place, open.write)?;
+    let need = if open.write { Need::Write } else { Need::Read };
+    let (place, limit) = access.open_files(&open.place, need)?;
     let root = format!("/{}", open.place.storage);
     let (mut store, account, write) = (place.store.clone(), place.account.clone(), open.write);
     let holder = store.leases().filter(|_| open.leases).and_then(|table| {
@@ -302,7 +303,7 @@ fn open_local_files(
     let local_files = place.run("open", move |_, path| {
         let local_files =
             LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
-        let local_files = local_files.seeing(consistency);
+        let local_files = local_files.seeing(consistency).limited(limit);
         Ok(Arc::new(match lease_holder {
             Some(lease_holder) => local_files.held_by(lease_holder),
             None => local_files,

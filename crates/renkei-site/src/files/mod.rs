@@ -13,6 +13,7 @@ use crate::transfer::Transfers;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Rights;
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
@@ -129,7 +130,7 @@ impl FileService {
         audit(access, "mkdir", place);
         let work =
             move |store: &dyn Store, path: &RelPath| settled(store, &[path], make_dir(store, path, parents));
-        at(access, place, access.open(place, true)?.run("mkdir", work))
+        at(access, place, access.open_to_change(place, Rights::CREATE)?.run("mkdir", work))
     }
 
     /// Removes a file, or with `recursive` a tree; a stop ends it early, with the rest left in place.
@@ -139,7 +140,8 @@ impl FileService {
         let work = move |store: &dyn Store, path: &RelPath| {
             settled(store, &[path], remove(store, path, recursive, &stop))
         };
-        at(access, place, access.open(place, true)?.run("remove", work))
+        let rights = if recursive { Rights::DELETE | Rights::LIST } else { Rights::DELETE };
+        at(access, place, access.open_to_change(place, rights)?.run("remove", work))
     }
 
     /// Renames within one storage, replacing an existing file.
@@ -157,7 +159,7 @@ impl FileService {
             let renamed = rename(store, from, &to);
             settled(store, &[from, &target(store, from, to)], renamed)
         };
-        at(access, from, access.open(from, true)?.run("rename", work))
+        at(access, from, access.open_to_change(from, Rights::MODIFY)?.run("rename", work))
     }
 
     /// Space used by a tree; can be stopped.
@@ -185,7 +187,7 @@ impl FileService {
             let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
             checksum(&*read(store, path, opened)?, algorithm, &stop)
         };
-        at(access, place, access.examine(place)?.run("checksum", work))
+        at(access, place, access.open_to_digest(place)?.run("checksum", work))
     }
 }
 
@@ -206,7 +208,7 @@ pub(crate) fn remembered_checksum(
         let known = read(store, path, opened)?.known_checksums();
         Ok(known.into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum))
     };
-    at(access, place, access.examine(place)?.run("checksum", work))
+    at(access, place, access.open_to_digest(place)?.run("checksum", work))
 }
 
 /// The result of a change of names, returned when no client caches the old state any more.

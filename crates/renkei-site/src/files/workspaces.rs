@@ -92,13 +92,14 @@ impl FileService {
     /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
     pub fn open(&self, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
         let side = |error: Error| error.at(access.site());
-        let opened = access.open_for(place, need)?;
+        let (opened, limit) = access.open_files(place, need)?;
         let root = format!("/{}", place.storage);
         let (store, account) = (opened.store.clone(), opened.account.clone());
         let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
         let local =
             opened.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
-        let local = Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker));
+        let local =
+            Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker).limited(limit));
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
@@ -225,6 +226,7 @@ mod tests {
     use crate::Site;
     use renkei_config::Config;
     use renkei_core::error::Code;
+    use renkei_core::identity::{Permit, Rights, Scope};
     use renkei_core::path::RelPath;
     use renkei_mover::files::workspace::{Create, Follow, ListFrom};
     use renkei_mover::files::workspace_suite;
@@ -299,5 +301,28 @@ mod tests {
         assert_eq!(ended.code, Code::NotMapped);
         assert_eq!(writer.write_at(b"late", 0).unwrap_err().code, Code::NotMapped);
         assert_eq!(site.files(&access, &place(""), Need::Read).map(drop).unwrap_err().code, Code::NotMapped);
+    }
+
+    #[test]
+    fn a_restricted_credential_works_within_its_scope_and_that_of_a_transfer_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, mut access) = pop(dir.path());
+        std::fs::create_dir(dir.path().join("data/in")).unwrap();
+        let permit = Permit { site: site.name(), place: place("in"), rights: Rights::CREATE };
+        let scope = Scope::of_rights(vec![permit.clone()]).unwrap();
+        access.proof.scope = Some(Arc::new(scope));
+        assert_eq!(
+            site.files(&access, &place(""), Need::Write).map(drop).unwrap_err().code,
+            Code::OutOfScope
+        );
+        let workspace = site.files(&access, &place("in"), Need::Write).unwrap();
+        let name = RelPath::parse(b"sub").unwrap();
+        workspace.mkdir(&name, 0o755).unwrap();
+        assert_eq!(workspace.rmdir(&name).unwrap_err().code, Code::OutOfScope);
+        access.proof.scope = Some(Arc::new(Scope::new([7; 16], vec![permit]).unwrap()));
+        assert_eq!(
+            site.files(&access, &place("in"), Need::Write).map(drop).unwrap_err().code,
+            Code::OutOfScope
+        );
     }
 }

@@ -15,11 +15,11 @@ use crate::buffer::Reservation;
 use crate::submission::now_ms;
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
-use renkei_core::identity::{Need, Permit, Principal, Right};
-use renkei_core::path::{RelPath, SiteName};
+use renkei_core::identity::{Need, Principal};
+use renkei_core::path::RelPath;
 use renkei_core::wire::buffer::Standing;
 use renkei_core::wire::message::{
-    Choice, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary, TransferId,
+    Choice, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary,
 };
 use renkei_core::wire::queue::{Attempt, Submission};
 use renkei_core::wire::violation;
@@ -28,12 +28,6 @@ use renkei_mover::connect::dial::{Dialler, Session};
 /// Time after which a waiting request expires if it is not repeated, in milliseconds; attempts are at most 5
 /// minutes apart.
 const PATIENCE_MS: u64 = 10 * 60 * 1000;
-
-/// Permits for a transfer's credential to write to the buffer of `site` and to send from there.
-pub(crate) fn spill_permits(site: &SiteName, id: &TransferId) -> Vec<Permit> {
-    let permit = |right| Permit { site: site.clone(), place: place(id), right };
-    vec![permit(Right::Write), permit(Right::Read)]
-}
 
 /// Whether it is a plain copy, independent of the state of the destination.
 fn is_plain(spec: &Submission) -> bool {
@@ -97,7 +91,7 @@ impl Run<'_> {
         }
         let home = self.room.context.name();
         let (id, scope) = (&spec.send.transfer, self.delegation()?.scope);
-        if !scope.covers(&home, &place(id), Need::Write) {
+        if !scope.allows(&home, &place(id), Need::Write.rights()) {
             return Ok(false);
         }
         if self.room.buffer.buffer()?.held_by(id).is_some() {

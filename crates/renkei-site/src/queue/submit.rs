@@ -1,7 +1,6 @@
 //! Submission: what is accepted into the queue, with a credential for each transfer.
 
 use super::Queue;
-use super::spill::spill_permits;
 use crate::access::Access;
 use crate::submission::{lane, now_ms, read_spec, refused, short, unknown, write_spec};
 use renkei_catalogue::{New, Put, hex_id};
@@ -82,7 +81,9 @@ impl Queue {
         let scope = Scope::of_transfer(from, send, to, open)?;
         match self.spills(submission) {
             // A scope with no room for the extra permits stays as it is; the transfer is then not spilled.
-            true => Ok(scope.with(spill_permits(&self.context.name(), &send.transfer)).unwrap_or(scope)),
+            true => Ok(scope
+                .with_own(&self.context.name(), renkei_core::buffer::place(&send.transfer))
+                .unwrap_or(scope)),
             false => Ok(scope),
         }
     }

@@ -327,6 +327,12 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("map add", &["map", "add", "--yes", "alice@kek", &account]);
     see("map list", &["map", "list"]);
     see("map test", &["map", "test", &format!("{account}@kek")]);
+    see("map test --scope", &["map", "test", "--scope", "storage.read:/data"]);
+    see("map test --scope", &["map", "test", "--scope", "storage.poll:/data"]);
+    see(
+        "map test",
+        &["map", "test", &format!("{account}@kek"), "--scope", "storage.read:/data storage.poll:/"],
+    );
     see("whoami", &["whoami"]);
     see("whoami SITE", &["whoami", "kek"]);
     see("whoami SITE", &["whoami", "titech"]);

@@ -1,5 +1,6 @@
 //! `renkei map`: the mapping of principals to local accounts.
 
+use super::scope_meaning::ScopeMeaning;
 use crate::cli::Context;
 use crate::cli::confirm::confirm;
 use crate::cli::output::Report;
@@ -19,7 +20,7 @@ use std::io::{self, Write};
 /// Map users to local accounts
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why"
+    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why\n  renkei map test --scope 'storage.read:/data storage.create:/data/in'"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -56,7 +57,11 @@ enum Action {
     /// Show the account of a user, and the rule that decides; fails if there is none
     Test {
         /// USER@SITE
-        principal: String,
+        #[arg(required_unless_present = "scope")]
+        principal: Option<String>,
+        /// Show what a credential with these words may do here, such as "storage.read:/data storage.create:/data/in"
+        #[arg(long, value_name = "WORDS")]
+        scope: Option<String>,
     },
 }
 
@@ -92,6 +97,8 @@ struct Tested {
     groups: Vec<u32>,
     /// The error if a matching rule is refused: its code and message.
     refusal: Option<Refusal>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<ScopeMeaning>,
 }
 
 #[derive(Serialize)]
@@ -139,7 +146,14 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             let listing = Listing { rules: rows.collect(), map_own_users: config.map_own_users };
             context.output.answer(&listing).map(|()| 0)
         }
-        Action::Test { principal } => test(&map::load(&home)?, &config, principal, context),
+        Action::Test { principal: None, scope } => {
+            let meaning = ScopeMeaning::of(scope.as_deref().unwrap_or_default());
+            context.output.answer(&meaning)?;
+            Ok(meaning.exit_status())
+        }
+        Action::Test { principal: Some(principal), scope } => {
+            test(&map::load(&home)?, &config, principal, scope.as_deref(), context)
+        }
     }
 }
 
@@ -176,12 +190,15 @@ fn test(
     mapping: &renkei_core::identity::Mapping,
     config: &Config,
     principal: &str,
+    scope: Option<&str>,
     context: &Context,
 ) -> Result<u8, Error> {
     let principal = Principal::parse(principal)?;
+    let scope = scope.map(ScopeMeaning::of);
     let verdict = map::resolve(mapping, config, &principal);
     let outcome = map::account_of(mapping, config, &principal);
-    let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| 0);
+    let of_scope = scope.as_ref().map_or(0, ScopeMeaning::exit_status);
+    let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| of_scope);
     let found = outcome.as_ref().ok();
     context.output.answer(&Tested {
         principal,
@@ -192,6 +209,7 @@ fn test(
         gid: found.map(|account| account.gid),
         groups: found.map(|account| account.groups.clone()).unwrap_or_default(),
         refusal: outcome.as_ref().err().map(|error| Refusal { code: error.code, cause: error.to_string() }),
+        scope,
     })?;
     Ok(status)
 }
@@ -232,6 +250,6 @@ impl Report for Tested {
             let known = [("PRINCIPAL", self.principal.to_string())];
             writeln!(out, "  what to do: {}", explained(&fill(refusal.code.row().remedy, &known)))?;
         }
-        Ok(())
+        self.scope.iter().try_for_each(|scope| scope.write_text(out))
     }
 }

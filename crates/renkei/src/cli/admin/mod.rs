@@ -17,6 +17,7 @@ pub(crate) mod renew;
 pub(crate) mod restore;
 pub(crate) mod revoke;
 pub(crate) mod rotate_authority;
+mod scope_meaning;
 pub(crate) mod serve;
 pub(crate) mod site;
 pub(crate) mod status;

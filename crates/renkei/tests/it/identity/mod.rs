@@ -7,6 +7,7 @@ pub(crate) mod join;
 pub(crate) mod ownership;
 pub(crate) mod planted;
 pub(crate) mod renaming;
+pub(crate) mod restricted;
 pub(crate) mod revoked;
 pub(crate) mod rotation;
 pub(crate) mod safety;

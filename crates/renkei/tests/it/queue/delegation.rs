@@ -4,7 +4,7 @@ use crate::federation::{Site, account};
 use crate::tree::{MIB, noise};
 use crate::wire::raw;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Permit, Principal, Right, Scope};
+use renkei_core::identity::{Permit, Principal, Rights, Scope};
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -31,6 +31,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 const TRANSFER: [u8; 16] = [0xab; 16];
+const READ: Rights = Rights::READ.and(Rights::LIST);
+const WRITE: Rights = Rights::CREATE.and(Rights::MODIFY).and(Rights::DELETE).and(Rights::LIST);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The user's own site, a source and a destination, each trusting the others.
@@ -60,11 +62,11 @@ impl Three {
     }
 
     /// A credential by which the user of titech leaves a transfer to its PoP.
-    fn delegate_from(&self, permits: &[(&str, &str, Right)], now: SystemTime) -> Delegation {
-        let permit = |(at, path, right): &(&str, &str, Right)| Permit {
+    fn delegate_from(&self, permits: &[(&str, &str, Rights)], now: SystemTime) -> Delegation {
+        let permit = |(at, path, rights): &(&str, &str, Rights)| Permit {
             site: SiteName::parse(at).unwrap(),
             place: place(path),
-            right: *right,
+            rights: *rights,
         };
         let scope = Scope::new(TRANSFER, permits.iter().map(permit).collect()).unwrap();
         let own = raw::user(&self.titech).facts().unwrap();
@@ -74,7 +76,7 @@ impl Three {
         issue(&home, &authority, &by, &[scope], now, 7 * DAY).unwrap().remove(0)
     }
 
-    fn delegate(&self, permits: &[(&str, &str, Right)]) -> Delegation {
+    fn delegate(&self, permits: &[(&str, &str, Rights)]) -> Delegation {
         self.delegate_from(permits, SystemTime::now())
     }
 
@@ -100,8 +102,7 @@ impl Three {
     }
 }
 
-const USUAL: [(&str, &str, Right); 2] =
-    [("kek", "/data/run7", Right::Read), ("osaka", "/data/in/run7", Right::Write)];
+const USUAL: [(&str, &str, Rights); 2] = [("kek", "/data/run7", READ), ("osaka", "/data/in/run7", WRITE)];
 
 fn place(text: &str) -> Place {
     Place::parse(text.as_bytes()).unwrap().unwrap()
@@ -247,7 +248,7 @@ fn symlinks_do_not_escape_a_scope() {
     assert_eq!(up, Code::NotADirectory);
     // A link that the scope itself names is the user's own word.
     symlink("../run7/sub", three.kek.root().join("other/named")).unwrap();
-    let named = three.delegate(&[("kek", "/data/other/named", Right::Read)]);
+    let named = three.delegate(&[("kek", "/data/other/named", READ)]);
     three.ask(&named, &three.kek, Request::Stat(Some(place("/data/other/named/g")))).unwrap();
 }
 
@@ -385,8 +386,7 @@ fn push_found(from: &str, to: &str, base: &str, target: &str, osaka: &Site) -> R
     }
 }
 
-const OWN: [(&str, &str, Right); 2] =
-    [("titech", "/data/src", Right::Read), ("osaka", "/data/in/copy", Right::Write)];
+const OWN: [(&str, &str, Rights); 2] = [("titech", "/data/src", READ), ("osaka", "/data/in/copy", WRITE)];
 
 #[test]
 fn a_push_in_the_users_name_keeps_the_scope() {
@@ -442,11 +442,8 @@ fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
 #[test]
 fn a_destination_directory_shows_no_other_entries() {
     let three = &Three::start();
-    let permits = [
-        ("kek", "/data/run7", Right::Read),
-        ("osaka", "/data", Right::Look),
-        ("osaka", "/data/run7", Right::Write),
-    ];
+    let permits =
+        [("kek", "/data/run7", READ), ("osaka", "/data", Rights::NONE), ("osaka", "/data/run7", WRITE)];
     let with = &three.delegate(&permits);
     let root = || Some(place("/data"));
     three.ask(with, &three.osaka, Request::StatDir(root())).unwrap();
