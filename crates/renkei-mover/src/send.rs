@@ -145,7 +145,9 @@ pub fn send(
     let limit = || job.limit.map(|limit| Arc::new(Throttle::new(limit)));
     let throttle = background.as_ref().map(Pace::throttle).or_else(limit);
     let known = job.keep.as_ref().and_then(|keep| keep.take_controller());
-    let pacer = background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known));
+    let bounds = streams.iter().map(TlsStream::write_bound).collect();
+    let pacer =
+        background.is_none().then(|| Pacer::new(sockets.clone(), job.limit, known).with_bounds(bounds));
     let account = job.account.clone();
     let session = Arc::new(Session::new(job, link, sockets, throttle, streams.len(), watch));
     let _hook = stop.on_stop({

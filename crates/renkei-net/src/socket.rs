@@ -2,9 +2,13 @@
 
 use renkei_core::link::controller::Sample;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// The pacing rate of an unpaced connection.
@@ -80,6 +84,41 @@ pub fn pace(sock: &TcpStream, bytes_per_s: Option<u64>) {
     }
     // A kernel before 5.0 refuses 64 bits; the stream then stays unpaced.
     set(sock, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &bytes_per_s.unwrap_or(UNPACED));
+}
+
+/// Segments of a bounded write.
+const BOUNDED_SEGMENTS: usize = 4;
+
+/// Most bytes of a stream's data that the kernel may hand to the device at once; shared by its writer and its pacer.
+#[derive(Clone, Debug, Default)]
+pub struct WriteBound(Arc<AtomicUsize>);
+
+impl WriteBound {
+    /// Bounds the writes to a connection to a few segments, or frees them.
+    pub fn set(&self, sock: &TcpStream, is_bounded: bool) {
+        if !is_unpaced() {
+            let bytes = if is_bounded { BOUNDED_SEGMENTS * tcp_info(sock).tcpi_snd_mss as usize } else { 0 };
+            self.0.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes all of `bytes`. Bounded writes are records of their own, which the kernel does not join.
+    pub(super) fn write_all(&self, mut sock: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+        let most = self.0.load(Ordering::Relaxed);
+        if most == 0 {
+            return sock.write_all(bytes);
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let part = &rest[..rest.len().min(most)];
+            match send(sock, part, SendFlags::EOR | SendFlags::NOSIGNAL) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Unsent bytes kept in the kernel: two writes of a stream, so that the connection never waits for the thread, and
@@ -174,7 +213,7 @@ fn kernel_number(setting: &str, column: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Read;
     use std::net::TcpListener;
     use std::time::Instant;
 
@@ -206,6 +245,25 @@ mod tests {
             assert!(Instant::now() < end);
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn bounded_writes_carry_all() {
+        let (near, mut far) = pair();
+        let (bound, sent) = (WriteBound::default(), (0..300_000u32).map(|at| at as u8).collect::<Vec<_>>());
+        bound.set(&near, true);
+        let most = bound.0.load(Ordering::Relaxed);
+        assert!(most > 0 && most < 1 << 20, "{most}");
+        let mut read = vec![0; 2 * sent.len()];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bound.write_all(&near, &sent).unwrap();
+                bound.set(&near, false);
+                bound.write_all(&near, &sent).unwrap();
+            });
+            far.read_exact(&mut read).unwrap();
+        });
+        assert!(read == [&sent[..], &sent[..]].concat());
     }
 
     #[test]

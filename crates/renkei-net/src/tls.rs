@@ -5,6 +5,7 @@
 //! caller's buffer into the send buffer, and opened from the receive buffer into the caller's. Its loop allocates and
 //! copies nothing; buffers live as long as the stream.
 
+use super::socket::WriteBound;
 use super::tls_records::{self, Meaning, RecordLayer, Sealing, inner_bytes, record_bytes};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -13,7 +14,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ClientConfig, ServerConfig};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,16 +210,17 @@ pub fn changed_through(error: Error, through: Option<&SiteName>) -> Error {
 pub(super) struct Outbox {
     bytes: Vec<u8>,
     used: usize,
+    bound: WriteBound,
 }
 
 impl Outbox {
     pub(super) fn new() -> Self {
-        Outbox { bytes: vec![0; OUTBOX_BYTES], used: 0 }
+        Outbox { bytes: vec![0; OUTBOX_BYTES], used: 0, bound: WriteBound::default() }
     }
 
     /// An empty one that grows if a handshake message needs it.
     pub(super) fn new_small() -> Self {
-        Outbox { bytes: Vec::new(), used: 0 }
+        Outbox { bytes: Vec::new(), used: 0, bound: WriteBound::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -243,9 +245,10 @@ impl Outbox {
     }
 
     /// Sends all of it.
-    pub(super) fn flush(&mut self, mut sock: &TcpStream) -> Result<(), Error> {
+    pub(super) fn flush(&mut self, sock: &TcpStream) -> Result<(), Error> {
         if self.used > 0 {
-            sock.write_all(&self.bytes[..self.used]).map_err(|error| lost("send", &error))?;
+            let sent = self.bound.write_all(sock, &self.bytes[..self.used]);
+            sent.map_err(|error| lost("send", &error))?;
             self.used = 0;
         }
         Ok(())
@@ -442,7 +445,8 @@ impl TlsStream {
         };
         let none = || Error::new(Code::TlsFailed, "send", "peer", "the connection has no half to give");
         let sealing = sealing.ok_or_else(none)?;
-        let outbox = std::mem::replace(&mut self.outbox, Outbox::new_small());
+        let remaining = Outbox { bound: self.write_bound(), ..Outbox::new_small() };
+        let outbox = std::mem::replace(&mut self.outbox, remaining);
         Ok(TlsWriter { sock: self.sock.clone(), sealing, outbox })
     }
 
@@ -472,6 +476,11 @@ impl TlsStream {
     /// The socket, to shut it down from elsewhere or for kernel metrics.
     pub fn socket(&self) -> Arc<TcpStream> {
         self.sock.clone()
+    }
+
+    /// The bound of its writes, also after its sending half was taken.
+    pub fn write_bound(&self) -> WriteBound {
+        self.outbox.bound.clone()
     }
 
     /// Sends all of `bytes`, after the queued data.

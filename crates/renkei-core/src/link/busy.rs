@@ -4,7 +4,7 @@
 //! move at a fraction of it and the rest would be unused; so idle streams give their shares to the others, and a
 //! stream slower than its share gives up what it does not use.
 
-use super::controller::Sample;
+use super::sample::Sample;
 use std::time::Duration;
 
 /// A stream that delivers no more than this in a round is idle: these are keep-alives.

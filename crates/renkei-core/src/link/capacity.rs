@@ -24,12 +24,13 @@
 //! 14/5), done for the sum and with the delay as a second signal: the inter-packet gap of Data Reservoir, derived
 //! from measurements.
 
-use super::controller::{Sample, is_far};
+use super::bursts::{Bursts, Change};
+use super::controller::is_far;
+use super::sample::{Sample, Span, round};
+use super::worth::{self, Worth};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A rate is measured over an RTT, and at least this long: a shorter time measures bursts.
-const SHORTEST_ROUND: Duration = Duration::from_millis(100);
 /// Samples per RTT, and the minimum and maximum sampling interval.
 const LOOKS: u32 = 8;
 /// See [`LOOKS`].
@@ -43,7 +44,7 @@ const STALLED: f64 = 1.25;
 /// Rounds for which a measured rate is valid.
 const MEMORY: u32 = 10;
 /// Rounds per cycle of larger probes, as in BBR.
-const CYCLE: u32 = 8;
+const CYCLE: u32 = worth::ROUNDS;
 /// Ratio of retransmitted to delivered bytes that indicates an overflowing path; random loss on research networks is
 /// far below it.
 const OVERFLOW: f64 = 0.02;
@@ -97,15 +98,6 @@ const PUSH_ROUNDS: u32 = 2;
 const COLLAPSE: f64 = 0.6;
 /// See [`COLLAPSE`].
 const FALLING_ROUNDS: u32 = 3;
-/// A rate below this share of the unpaced one, over a cycle, makes it doubtful that pacing pays; and the unpaced
-/// rate, relative to the paced one, that confirms it.
-const DOUBT: (f64, f64) = (0.9, 1.05);
-/// Loss ratio under pacing from which on there is such a doubt at all.
-const LOSSY: f64 = 0.01;
-/// Consecutive doubtful cycles before pacing is suspended.
-const DOUBTS: u32 = 3;
-/// Cycles without pacing where it does not pay.
-const SPARED_CYCLES: u32 = 8;
 /// Gain where the path overflowed recently without a queue that would have shown it.
 const BELOW: f64 = 0.99;
 /// Gain of the larger probe there.
@@ -150,62 +142,8 @@ pub struct Capacity {
     full: Option<Full>,
     /// Only if the streams' own congestion control is not loss-based: otherwise unpaced streams overflow the path.
     worth: Option<Worth>,
-}
-
-/// Measures whether pacing pays, by comparing the rates with and without it.
-#[derive(Debug, Default)]
-struct Worth {
-    /// When the present cycle began, the counters then, and whether it is unpaced.
-    since: Option<(Duration, Sample)>,
-    is_free: bool,
-    /// Bytes per second of the last paced cycle, and of the last unpaced one.
-    paced: f64,
-    free: f64,
-    /// Whether an unpaced trial took place.
-    was_tried: bool,
-    /// Consecutive doubtful paced cycles.
-    doubts: u32,
-    /// Until when pacing is suspended.
-    spared_until: Option<Duration>,
-}
-
-impl Worth {
-    /// Takes the counters at `now`, and whether the streams are paced; returns whether pacing should be suspended.
-    fn on_sum(&mut self, now: Duration, sum: &Sample, is_paced: bool) -> bool {
-        let (since, before) = *self.since.get_or_insert((now, *sum));
-        let round = round(sum.min_rtt);
-        if self.is_free == is_paced {
-            (self.is_free, self.since) = (!is_paced, Some((now, *sum)));
-            return false;
-        }
-        if now < since + CYCLE * round {
-            return false;
-        }
-        self.since = Some((now, *sum));
-        let bytes = sum.delivered_bytes.saturating_sub(before.delivered_bytes) as f64;
-        let resent = sum.lost_bytes.saturating_sub(before.lost_bytes) as f64;
-        let rate = bytes / now.saturating_sub(since).as_secs_f64();
-        if is_paced {
-            self.paced = rate;
-            let doubts = resent > LOSSY * bytes && (!self.was_tried || rate < DOUBT.0 * self.free);
-            self.doubts = if doubts { self.doubts + 1 } else { 0 };
-            let ends = self.doubts >= DOUBTS;
-            self.spared_until = ends.then(|| now + (CYCLE + 1) * round);
-            return ends;
-        }
-        let in_trial = self.spared_until.is_some_and(|until| until <= now + 2 * round);
-        if in_trial && rate > DOUBT.1 * self.paced {
-            self.spared_until = Some(now + SPARED_CYCLES * CYCLE * round);
-        }
-        (self.free, self.doubts) = (rate, 0);
-        self.was_tried |= in_trial;
-        false
-    }
-
-    /// Whether pacing is suspended now.
-    fn spares(&self, now: Duration) -> bool {
-        self.spared_until.is_some_and(|until| now < until)
-    }
+    /// Used as `worth` is.
+    bursts: Bursts,
 }
 
 /// State while the path is full.
@@ -251,6 +189,8 @@ struct Full {
     falling: u32,
     /// The rate before a collapse, until it is known whether a host was stalled.
     former: Option<f64>,
+    /// The rate and the last overflow before a trial of bounded writes.
+    before_trial: (f64, Option<u32>),
 }
 
 /// A larger probe.
@@ -264,30 +204,10 @@ struct Push {
     rounds: u32,
 }
 
-/// Delivery during an interval.
-struct Span {
-    bytes: u64,
-    /// Bytes per second.
-    rate: f64,
-    /// The rate without bytes whose acknowledgements were only delayed.
-    sure: f64,
-    /// Ratio of retransmitted to delivered bytes.
-    resent: f64,
-}
-
 impl Span {
     fn overflows(&self) -> bool {
         self.resent > OVERFLOW && self.bytes >= TELLING_BYTES
     }
-}
-
-/// The time over which a rate is measured on a path with this RTT.
-pub fn round(min_rtt: Duration) -> Duration {
-    min_rtt.max(SHORTEST_ROUND)
-}
-
-fn queue(sum: &Sample) -> Duration {
-    sum.rtt.saturating_sub(sum.min_rtt)
 }
 
 /// The target queueing delay of a session: longer for a small rate, so that sessions sharing a path, which see the
@@ -327,9 +247,9 @@ impl Capacity {
     /// Resumes after a pause, on a clock that starts at zero; `sum` are the counters until then.
     pub fn resume(self, sum: Sample) -> Self {
         let full = self.full.map(|full| Full { round_start: Duration::ZERO, ..full });
-        let worth = self.worth.map(|worth| Worth { since: None, spared_until: None, ..worth });
+        let worth = self.worth.map(Worth::resume);
         let (past, largest) = (VecDeque::from([(Duration::ZERO, sum)]), self.largest);
-        Capacity { past, largest, full, worth, ..Capacity::default() }
+        Capacity { past, largest, full, worth, bursts: self.bursts.resume(), ..Capacity::default() }
     }
 
     /// Takes the sum of all streams' counters at `now`; returns the rate to pace them to, or `None` to leave them
@@ -337,14 +257,19 @@ impl Capacity {
     pub fn on_sum(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
         self.past.push_back((now, *sum));
         if let Some(full) = &mut self.full {
-            full.note_delay(queue(sum));
+            full.note_delay(sum.queue());
         }
         let keep = 2 * round(sum.min_rtt);
         while self.past.get(1).is_some_and(|(at, _)| *at + keep <= now) {
             self.past.pop_front();
         }
         let is_paced = self.full.is_some();
-        if self.worth.as_mut().is_some_and(|worth| worth.on_sum(now, sum, is_paced)) {
+        if let Some(total) = self.note_bursts(now, sum) {
+            return Some(total);
+        }
+        let is_tried = self.bursts.is_trying();
+        let worth = self.worth.as_mut().filter(|_| !is_tried);
+        if worth.is_some_and(|worth| worth.on_sum(now, sum, is_paced)) {
             self.free_again();
         }
         match &mut self.full {
@@ -366,6 +291,37 @@ impl Capacity {
             None if self.worth.as_ref().is_some_and(|worth| worth.spares(now)) => None,
             None => self.open(now, sum),
         }
+    }
+
+    /// Whether the streams should bound their writes, so that the kernel hands over few packets at once.
+    pub fn bounds_writes(&self) -> bool {
+        self.bursts.is_bounded() && self.is_full()
+    }
+
+    /// Decides about bounded writes; returns the pace to hold while a trial needs that.
+    fn note_bursts(&mut self, now: Duration, sum: &Sample) -> Option<f64> {
+        // On a local path the hosts are the bottleneck; loss-based congestion control was not measured.
+        if !self.bears_loss() || !is_far(sum.min_rtt) {
+            return None;
+        }
+        let Some(full) = &mut self.full else {
+            self.bursts.on_unpaced(now, sum);
+            return None;
+        };
+        let queue = shortest_queue(&self.past, now.saturating_sub(round(sum.min_rtt)), sum);
+        match self.bursts.on_sum(now, sum, full.is_shallow(sum, queue)) {
+            Some(Change::Begins) => {
+                self.restarts += 1;
+                full.begin_trial();
+            }
+            Some(Change::Failed) => full.end_trial(),
+            None => {}
+        }
+        if !self.bursts.holds(now) {
+            return None;
+        }
+        full.round_start = now;
+        Some(full.total)
     }
 
     fn free_again(&mut self) {
@@ -428,13 +384,8 @@ fn shortest_queue(past: &VecDeque<(Duration, Sample)>, from: Duration, sum: &Sam
 fn span(past: &VecDeque<(Duration, Sample)>, from: Duration, until: Duration) -> Option<Span> {
     let at = |time: Duration| past.iter().rev().find(|(at, _)| *at <= time);
     let ((start, before), (end, after)) = (at(from)?, at(until)?);
-    let elapsed = end.saturating_sub(*start).as_secs_f64();
-    let bytes = after.delivered_bytes.saturating_sub(before.delivered_bytes);
-    let resent = after.lost_bytes.saturating_sub(before.lost_bytes) as f64 / (bytes as f64).max(1.0);
-    // Where the delay shrank, more was acknowledged than was delivered in that time.
-    let caught_up = before.rtt.saturating_sub(after.rtt).as_secs_f64();
-    let sure = bytes as f64 / (elapsed + caught_up / 2.0);
-    (elapsed > 0.0).then(|| Span { bytes, rate: bytes as f64 / elapsed, sure, resent })
+    let elapsed = end.saturating_sub(*start);
+    (!elapsed.is_zero()).then(|| Span::between(before, after, elapsed))
 }
 
 impl Full {
@@ -463,6 +414,7 @@ impl Full {
             before: Duration::ZERO,
             falling: 0,
             former: None,
+            before_trial: (rate, None),
         }
     }
 
@@ -582,6 +534,24 @@ impl Full {
             self.push = None;
             self.largest *= LASTING;
         }
+    }
+
+    /// Whether the path overflowed lately, and delays that would tell a queue do not show it.
+    fn is_shallow(&self, sum: &Sample, queue: Duration) -> bool {
+        self.is_careful() && self.spread <= NOISE && self.own_queue(queue) <= aim(sum, self.most())
+    }
+
+    /// Looks for more, as if nothing had been lost.
+    fn begin_trial(&mut self) {
+        self.before_trial = (self.most(), self.overflowed);
+        (self.overflowed, self.misses, self.reach) = (None, 0, REACH);
+    }
+
+    /// Returns to the state before the trial.
+    fn end_trial(&mut self) {
+        let (rate, overflowed) = self.before_trial;
+        (self.overflowed, self.reach) = (overflowed, REACH);
+        self.note(rate);
     }
 
     /// Discards the rates measured before.

@@ -7,6 +7,8 @@
 
 use super::busy::{Busy, SIGN_OF_LIFE};
 use super::capacity::{self, Capacity};
+pub use super::sample::Sample;
+use super::sample::round;
 use super::starved::Starved;
 use std::time::Duration;
 
@@ -57,24 +59,13 @@ pub fn initial_streams(rtt: Duration, cores: usize, bears_loss: bool) -> u16 {
     }
 }
 
-/// Counters of one stream, from the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// Bytes delivered since the stream began, in order or not.
-    pub delivered_bytes: u64,
-    /// Bytes lost since then: retransmitted, or known to be lost and not retransmitted yet.
-    pub lost_bytes: u64,
-    /// Present RTT.
-    pub rtt: Duration,
-    /// Minimum RTT so far.
-    pub min_rtt: Duration,
-}
-
 /// Pacing of the streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pacing {
     /// Bytes per second for each stream; `None` is unpaced.
     pub rates: Vec<Option<u64>>,
+    /// Whether the streams bound their writes, so that the kernel hands over few packets at once.
+    pub bounds_writes: bool,
 }
 
 /// The controller.
@@ -98,7 +89,7 @@ impl Controller {
             window_start: Duration::ZERO,
             base: vec![Sample::default(); streams],
             held: false,
-            pacing: Pacing { rates: vec![None; streams] },
+            pacing: Pacing { rates: vec![None; streams], bounds_writes: false },
             capacity: Capacity::new(bears_loss),
             starved: Starved::default(),
             interval: NEAR_INTERVAL,
@@ -178,14 +169,16 @@ impl Controller {
         self.starved.on_sum(now, &sum);
         let seen = if self.is_starved() { Sample { rtt: sum.min_rtt, ..sum } } else { sum };
         let total = self.capacity.on_sum(now, &seen);
-        self.busy.on_samples(now, capacity::round(sum.min_rtt), samples);
+        self.busy.on_samples(now, round(sum.min_rtt), samples);
         let share = total.map(|total| self.busy.share(total));
+        let bounds_writes = self.capacity.bounds_writes();
+        let switches = std::mem::replace(&mut self.pacing.bounds_writes, bounds_writes) != bounds_writes;
         let changed = differs(share, self.shared);
         if changed {
             self.shared = share;
             self.pacing.rates.fill(share);
         }
-        changed
+        changed || switches
     }
 
     /// Paces streams that are far ahead of the others, until those have caught up or have no more to send; `rates`

@@ -5,8 +5,7 @@
 //! estimated, the estimate falls, and the rate falls for as long as the transfer runs. Nothing is lost meanwhile, so
 //! a loss-based congestion control does better there.
 
-use super::capacity::round;
-use super::controller::Sample;
+use super::sample::{Sample, round};
 use std::time::Duration;
 
 /// Ratio of mean to minimum RTT above which a BBR window of twice the minimum RTT holds less than one RTT's worth of

@@ -253,13 +253,14 @@ impl RpcConnection {
         writes: bool,
         lease_client: Arc<LeaseClient>,
     ) -> Result<(), Error> {
+        let bounds = readers.iter().map(TlsStream::write_bound).collect();
         for (number, mut stream) in readers.into_iter().enumerate() {
             self.spawn("answers", move |conn| conn.receive(number, &mut stream))?;
             self.spawn("asks", move |conn| conn.send_queued(number))?;
         }
         if writes {
             let sockets = self.rpc_streams.iter().map(|rpc_stream| rpc_stream.socket.clone()).collect();
-            let pacer = Pacer::new(sockets, None, None);
+            let pacer = Pacer::new(sockets, None, None).with_bounds(bounds);
             self.spawn("pace", move |conn| conn.keep_pace(pacer))?;
         }
         let held = lease_client.clone();

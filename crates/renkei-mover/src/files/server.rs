@@ -128,7 +128,8 @@ pub fn serve(
         give_up_after(socket, Some(job.silence));
         keep_alive(socket);
     }
-    let (pacer, count) = (Pacer::new(sockets.clone(), None, None), sockets.len());
+    let bounds = streams.iter().map(TlsStream::write_bound).collect();
+    let (pacer, count) = (Pacer::new(sockets.clone(), None, None).with_bounds(bounds), sockets.len());
     let (failure, done) = (Arc::new(Failure::new(control.sender(), sockets)), Arc::<Done>::default());
     let _hook = stop.on_stop({
         let failure = failure.clone();

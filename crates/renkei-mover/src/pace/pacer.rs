@@ -3,7 +3,7 @@
 
 use renkei_core::link::busy::Busy;
 use renkei_core::link::controller::{Controller, is_long};
-use renkei_net::socket::{has_bbr, leave_bbr, pace, restart_bbr, rtt, sample};
+use renkei_net::socket::{WriteBound, has_bbr, leave_bbr, pace, restart_bbr, rtt, sample};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ const SHARE_EVERY: Duration = Duration::from_millis(200);
 /// The connections of a session and the controller of their pace.
 pub struct Pacer {
     sockets: Vec<Arc<TcpStream>>,
+    /// Of each socket; none if they cannot be bounded.
+    bounds: Vec<WriteBound>,
     controller: Controller,
     started: Instant,
     /// When BBR is next restarted on each stream; staggered.
@@ -47,14 +49,31 @@ impl Pacer {
         let rests = (1..=streams).map(|place| SPARE_REST_EVERY * place / streams).collect();
         let limit = limit.map(|limit| (limit, Busy::new(&samples)));
         let started = Instant::now();
-        let pacer =
-            Pacer { sockets, controller, started, rests, limit, starved_at: None, paused_since: None };
+        let pacer = Pacer {
+            sockets,
+            bounds: Vec::new(),
+            controller,
+            started,
+            rests,
+            limit,
+            starved_at: None,
+            paused_since: None,
+        };
         // Reused streams still have the pacing rates of the previous job.
         pacer.apply();
         pacer
     }
 
+    /// The same for streams whose writes can be bounded.
+    pub fn with_bounds(self, bounds: Vec<WriteBound>) -> Self {
+        let pacer = Pacer { bounds, ..self };
+        pacer.apply();
+        pacer
+    }
+
     fn apply(&self) {
+        let is_bounded = self.controller.pacing().bounds_writes;
+        self.sockets.iter().zip(&self.bounds).for_each(|(socket, bound)| bound.set(socket, is_bounded));
         let rates = &self.controller.pacing().rates;
         let share = self.limit.as_ref().map(|(limit, busy)| busy.share(*limit as f64 * LIMIT_ROOM));
         let least = |rate: Option<u64>| rate.into_iter().chain(share).min();
@@ -74,7 +93,7 @@ impl Pacer {
         if self.controller.restarts() > restarts {
             self.sockets.iter().for_each(|socket| restart_bbr(socket));
         }
-        tracing::trace!(?now, rates = ?self.controller.pacing().rates, ?samples, "looked at the streams");
+        tracing::trace!(?now, pacing = ?self.controller.pacing(), ?samples, "looked at the streams");
         if self.controller.is_starved() {
             let resent = samples.iter().map(|sample| sample.lost_bytes).sum();
             let before = *self.starved_at.get_or_insert(resent);
@@ -90,14 +109,14 @@ impl Pacer {
     /// discarded when the streams are busy again.
     pub fn tick_if(self, is_busy: bool) -> Self {
         let mut pacer = match self {
-            Pacer { paused_since: Some(since), sockets, controller, .. } if is_busy => {
+            Pacer { paused_since: Some(since), sockets, bounds, controller, .. } if is_busy => {
                 if since.elapsed() >= LONG_PAUSE {
                     sockets
                         .iter()
                         .filter(|socket| is_long(rtt(socket)))
                         .for_each(|socket| restart_bbr(socket));
                 }
-                Pacer::new(sockets, None, Some(controller))
+                Pacer::new(sockets, None, Some(controller)).with_bounds(bounds)
             }
             pacer => pacer,
         };
