@@ -307,6 +307,10 @@ impl Files for UnionFiles {
             Op::Await { handle, writes } => {
                 self.on_handle(handle, content, |handle| Op::Await { handle, writes })
             }
+            Op::LookFull(path) => self.on_path(&path, content, Op::LookFull),
+            Op::SetXattr { path, name, value } => {
+                self.on_path(&path, content, |path| Op::SetXattr { path, name, value })
+            }
             Op::Resume { path, .. } | Op::Peek { path, .. } => Err(fixed(&path)),
         }
     }

@@ -453,6 +453,10 @@ impl Dir for FaultDir {
         self.on(Op::SetMeta, name, |dir| dir.set_meta(name, meta))
     }
 
+    fn set_xattr(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        self.on(Op::SetMeta, name, |dir| dir.set_xattr(name, xattr, value))
+    }
+
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.own(Op::SetMeta, |dir| dir.set_own_meta(meta))
     }

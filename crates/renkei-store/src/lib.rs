@@ -41,9 +41,9 @@ pub mod tree;
 use checksum::Checksums;
 use leases::LeaseTable;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
-use renkei_core::path::RelPath;
+use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::message::Algorithm;
 pub use renkei_core::wire::message::Space;
 use rustix::fd::BorrowedFd;
@@ -183,6 +183,13 @@ pub trait Dir: Any + Send + Sync {
 
     /// Applies metadata to `name` without following it; see [`WriteFile::set_meta`].
     fn set_meta(&self, name: &[u8], meta: &Meta) -> Result<Vec<Error>, Error>;
+
+    /// Sets an extended attribute or an access list of `name`, or of this directory if the name is empty; without a
+    /// value it is removed, if it is there. `Unsupported` where none are kept.
+    fn set_xattr(&self, name: &[u8], xattr: &[u8], _value: Option<&[u8]>) -> Result<(), Error> {
+        let cause = format!("{}: no extended attributes are kept here", printable(xattr));
+        Err(Error::new(Code::Unsupported, "set attribute", errno::subject(self.path(), name), cause))
+    }
 
     /// Applies metadata to this directory; see [`WriteFile::set_meta`].
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error>;

@@ -489,6 +489,18 @@ impl Dir for LocalDir {
         metadata::apply(Handle::Path(handle.as_fd()), meta, &errno::subject(&self.path, name))
     }
 
+    fn set_xattr(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        const OP: &str = "set attribute";
+        let subject = errno::subject(&self.path, name);
+        if name.is_empty() {
+            self.check_writable(OP, name)?;
+            return metadata::set_attribute(Handle::Path(self.fd.as_fd()), xattr, value, &subject);
+        }
+        self.check_change(OP, name)?;
+        let handle = self.done(open_name(self.fd.as_fd(), name, OFlags::PATH), Step::Meta, OP, name)?;
+        metadata::set_attribute(Handle::Path(handle.as_fd()), xattr, value, &subject)
+    }
+
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {
         self.check_writable("set metadata", b"")?;
         metadata::apply(Handle::Path(self.fd.as_fd()), meta, &errno::subject(&self.path, b""))

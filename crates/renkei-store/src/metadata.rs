@@ -10,7 +10,7 @@
 //! these ([`privileges`]).
 
 use super::errno::{self, Step};
-use super::{Detail, Raw, checksum, passwd, privileges, setuid_files};
+use super::{Detail, Raw, passwd, privileges, setuid_files};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -33,8 +33,10 @@ const MAX_XATTR_BYTES: usize = 64 * 1024;
 /// Limit of a file's attributes in total: what fits the metadata of one entry on the wire with its path.
 const MAX_XATTRS_BYTES: usize = renkei_core::wire::data::MAX_META_BYTES / 2;
 const NOT_THEIRS: &str = "the file does not belong to the owner or group they were set for";
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// The attribute that the kernel shows an access list as.
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// The attribute of a directory that the kernel shows the access list of new entries as.
+pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 /// The entry of a stat result; `target` is a symbolic link's content.
 pub(super) fn entry_of(stat: &Stat, path: RelPath, target: Vec<u8>) -> (Entry, Raw) {
@@ -154,9 +156,13 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
 
 /// Whether an attribute belongs to the user; the others belong to the system that sets them.
 fn travels(name: &[u8]) -> bool {
-    name.starts_with(b"user.") && name != checksum::ATTRIBUTE.as_bytes()
-        || name == ACCESS_ACL
-        || name == DEFAULT_ACL
+    name.starts_with(b"user.") && !is_own(name) || name == ACCESS_ACL || name == DEFAULT_ACL
+}
+
+/// Whether an attribute is one of those that the PoP itself keeps, such as the remembered checksums: users do not set
+/// it, and it does not travel.
+pub fn is_own(name: &[u8]) -> bool {
+    name.starts_with(b"user.renkei.")
 }
 
 /// The handle that metadata is applied to.
@@ -201,6 +207,13 @@ impl Handle<'_> {
             Handle::Path(fd) => rustix::fs::setxattr(proc_path(fd, b""), name, value, flags),
         }
     }
+
+    fn remove_xattr(self, name: &[u8]) -> io::Result<()> {
+        match self {
+            Handle::File(fd) => rustix::fs::fremovexattr(fd, name),
+            Handle::Path(fd) => rustix::fs::removexattr(proc_path(fd, b""), name),
+        }
+    }
 }
 
 /// Applies `meta` and returns the attributes that could not be kept; `subject` names the file in errors.
@@ -215,7 +228,7 @@ pub(super) fn apply(handle: Handle<'_>, meta: &Meta, subject: &dyn Display) -> R
     let kind = file_type(&stat);
     if kind != FileType::Symlink {
         // Checksums that another site's PoP has sent as an attribute are no loss.
-        for xattr in meta.xattrs.iter().filter(|xattr| xattr.name != checksum::ATTRIBUTE.as_bytes()) {
+        for xattr in meta.xattrs.iter().filter(|xattr| !is_own(&xattr.name)) {
             lost.note("set attribute", set_xattr(handle, xattr), &printable(&xattr.name))?;
         }
     }
@@ -257,13 +270,35 @@ pub(super) fn file_uid() -> u32 {
     unsafe { libc::setfsuid(u32::MAX) as u32 }
 }
 
-fn set_xattr(handle: Handle<'_>, xattr: &Xattr) -> io::Result<()> {
-    if !travels(&xattr.name) || xattr.name.contains(&0) {
+/// Sets an attribute, or removes it if it is there.
+pub(super) fn set_attribute(
+    handle: Handle<'_>,
+    name: &[u8],
+    value: Option<&[u8]>,
+    subject: &dyn Display,
+) -> Result<(), Error> {
+    let done = match value {
+        Some(value) => set_xattr(handle, &Xattr { name: name.to_vec(), value: value.to_vec() }),
+        None => check_settable(name).and_then(|()| handle.remove_xattr(name)),
+    };
+    match done {
+        Err(Errno::NODATA) => Ok(()),
+        done => done.map_err(|errno| errno::error(errno, Step::Meta, "set attribute", subject)),
+    }
+}
+
+fn check_settable(name: &[u8]) -> io::Result<()> {
+    if !travels(name) || name.contains(&0) {
         return Err(Errno::OPNOTSUPP);
     }
-    if xattr.name.starts_with(b"system.") && !privileges::may_set_acls() {
+    if name.starts_with(b"system.") && !privileges::may_set_acls() {
         return Err(Errno::PERM);
     }
+    Ok(())
+}
+
+fn set_xattr(handle: Handle<'_>, xattr: &Xattr) -> io::Result<()> {
+    check_settable(&xattr.name)?;
     // ext4 reports too many or too large attributes as ENOSPC, with plenty of free space.
     handle.set_xattr(xattr).map_err(|errno| if errno == Errno::NOSPC { Errno::TOOBIG } else { errno })
 }

@@ -9,6 +9,7 @@
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
 use super::types::{Algorithm, Space, TransferId, batch};
+use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime, Stamp};
 use crate::error::{Code, Error};
@@ -211,14 +212,34 @@ pub enum Op {
         /// Number of all writes requested so far.
         writes: u64,
     },
+    /// Since wire 4: looks up a path as `Look`, with its extended attributes and access lists. Answer: `Item`.
+    LookFull(RelPath),
+    /// Since wire 4: sets an extended attribute or an access list. Answer: `Item`.
+    SetXattr {
+        /// The entry; a link is not followed.
+        path: RelPath,
+        /// The name with its prefix: `user.` or `system.posix_acl_`.
+        #[serde(with = "path_bytes")]
+        name: Vec<u8>,
+        /// The value; none removes it, whether or not it is there.
+        value: Option<Vec<u8>>,
+    },
 }
 
 impl Op {
+    /// The oldest version of the wire that has it.
+    pub fn since(&self) -> WireVersion {
+        match self {
+            Op::LookFull(_) | Op::SetXattr { .. } => WireVersion::V4,
+            _ => WireVersion::V3,
+        }
+    }
+
     /// The names that it changes, as far as its own arguments tell.
     pub fn changed_paths(&self) -> Vec<&RelPath> {
         match self {
             Op::Draft { path, start: Start::New, .. } | Op::Alter { path, .. } => vec![path],
-            Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => vec![path],
+            Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } | Op::SetXattr { path, .. } => vec![path],
             Op::MakeLink { from, to } | Op::Rename { from, to, .. } => vec![from, to],
             Op::Remove(path) | Op::RemoveDir(path) => vec![path],
             _ => Vec::new(),

@@ -41,6 +41,8 @@ fn ops() -> Vec<Op> {
         Op::Rename { from: at(), to: path("e"), replace: true },
         Op::Lock { path: at(), owner: u64::MAX, span: span() },
         Op::FindLock { path: at(), owner: 0, span: span() },
+        Op::LookFull(at()),
+        Op::SetXattr { path: at(), name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
     ]
 }
 

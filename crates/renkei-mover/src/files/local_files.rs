@@ -9,12 +9,14 @@
 //! removed. Non-goal: changing a file in place.
 
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
+use super::need::need;
 use renkei_config::random::random_bytes;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Need;
 use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
-use renkei_core::path::RelPath;
+use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::{
     Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
@@ -22,6 +24,7 @@ use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
 use renkei_core::wire::{encode, violation};
 use renkei_store::leases::LeaseHolder;
 use renkei_store::locks::{LockAt, Locker};
+use renkei_store::metadata::is_own;
 use renkei_store::permission_denied::{Attempt, refused};
 use renkei_store::setuid_files::refuses_set_id;
 use renkei_store::temp::{is_temp_name, refuse_temp_names, temp_name};
@@ -295,31 +298,22 @@ impl LocalFiles {
     }
 
     fn expect_writable(&self, op: &Op) -> Result<(), Error> {
-        let looks = matches!(
-            op,
-            Op::Look(_)
-                | Op::OpenDir(_)
-                | Op::ReadDir(_)
-                | Op::Open(_)
-                | Op::Read { .. }
-                | Op::Close(_)
-                | Op::Space
-                | Op::Peek { .. }
-                | Op::Lock { .. }
-                | Op::FindLock { .. }
-        );
-        if looks || self.is_writable {
+        if need(op) != Need::Write || self.is_writable {
             return Ok(());
         }
         Err(Error::new(Code::ReadOnlyStorage, "write", &self.path, "it was opened for reading alone"))
     }
 
     fn look(&self, path: &RelPath) -> Result<Item, Error> {
+        self.look_for(path, Detail::Basic)
+    }
+
+    fn look_for(&self, path: &RelPath, detail: Detail) -> Result<Item, Error> {
         if path.is_root() {
-            return Ok(item(self.base.self_entry(Detail::Basic)?, path.clone()));
+            return Ok(item(self.base.self_entry(detail)?, path.clone()));
         }
         let (dir, name) = self.place(path)?;
-        Ok(item(dir.entry(&name, Detail::Basic)?, path.clone()))
+        Ok(item(dir.entry(&name, detail)?, path.clone()))
     }
 
     fn open_dir(&self, path: &RelPath) -> Result<Answer, Error> {
@@ -475,6 +469,16 @@ impl LocalFiles {
         }
         let cause = "the account may not give it to that owner or group, or there is none of that name";
         Err(Error::new(Code::PermissionDenied, "chown", path, cause))
+    }
+
+    fn set_xattr(&self, path: &RelPath, xattr: &[u8], value: Option<&[u8]>) -> Result<Item, Error> {
+        if path.is_root() {
+            self.base.set_xattr(b"", xattr, value)?;
+        } else {
+            let (dir, name) = self.place(path)?;
+            dir.set_xattr(&name, xattr, value)?;
+        }
+        self.look_for(path, Detail::Full)
     }
 
     fn make_dir(&self, path: &RelPath, mode: u32) -> Result<Item, Error> {
@@ -648,8 +652,14 @@ impl LocalFiles {
     /// Performs an operation; a refusal by the file system is reported with the account and the owner.
     fn told(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let (attempt, paths) = match &op {
-            Op::Look(path) | Op::OpenDir(path) | Op::Open(path) => (Attempt::Read, vec![path.clone()]),
+            Op::Look(path) | Op::LookFull(path) | Op::OpenDir(path) | Op::Open(path) => {
+                (Attempt::Read, vec![path.clone()])
+            }
             Op::Alter { path, .. } => (Attempt::Alter, vec![path.clone()]),
+            Op::SetXattr { path, name, .. } => {
+                refuse_own_attributes(path, name)?;
+                (Attempt::Alter, vec![path.clone()])
+            }
             Op::Rename { from, to, .. } | Op::MakeLink { from, to } => {
                 refuse_temp_names("make", to)?;
                 (Attempt::Name, vec![from.clone(), to.clone()])
@@ -703,6 +713,10 @@ impl LocalFiles {
             Op::Publish { handle, mtime } => self.publish(handle, mtime)?,
             Op::Close(handle) => self.close(handle)?,
             Op::Alter { path, change } => Answer::Item(self.alter(&path, &change)?),
+            Op::LookFull(path) => Answer::Item(self.look_for(&path, Detail::Full)?),
+            Op::SetXattr { path, name, value } => {
+                Answer::Item(self.set_xattr(&path, &name, value.as_deref())?)
+            }
             Op::MakeDir { path, mode } => Answer::Item(self.make_dir(&path, mode)?),
             Op::MakeSymlink { path, target } => Answer::Item(self.make_symlink(&path, &target)?),
             Op::MakeLink { from, to } => Answer::Item(self.make_link(&from, &to)?),
@@ -750,6 +764,15 @@ impl Reading {
         }
         Ok(self.next.as_ref())
     }
+}
+
+/// Refuses to set an attribute that the PoP itself keeps.
+fn refuse_own_attributes(path: &RelPath, name: &[u8]) -> Result<(), Error> {
+    if !is_own(name) {
+        return Ok(());
+    }
+    let cause = format!("{} is set by the PoP alone", printable(name));
+    Err(Error::new(Code::PermissionDenied, "set attribute", path, cause))
 }
 
 /// Opens a file and reads its attributes, both of one version: content derived from another version than it claims

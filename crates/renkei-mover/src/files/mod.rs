@@ -3,13 +3,14 @@
 //!
 //! [`local_files`] is the open-file table over a [`renkei_store::Store`]; [`server`] serves it on the data streams of a
 //! session. [`remote_files`] is the client over `rpc`, which opens its session anew when the connection is lost;
-//! `draft` is a new version of a file, and `lease_client` keeps the client's lease.
+//! [`need`](mod@need) says what each operation needs; `draft` is a new version of a file, and `lease_client` keeps the client's lease.
 
 pub(crate) mod draft;
 pub(crate) mod lease_client;
 pub mod local_files;
 #[cfg(test)]
 pub(crate) mod local_files_tests;
+pub mod need;
 pub(crate) mod prefetch;
 pub(crate) mod read_ahead;
 pub mod remote_files;

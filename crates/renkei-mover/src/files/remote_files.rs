@@ -567,8 +567,12 @@ impl RemoteFiles {
                 Err(violation("operation", "what is read needs a place to go to"))
             }
             op => {
-                let repeats = matches!(op, Op::Space | Op::Lock { .. } | Op::FindLock { .. });
-                self.with_conn(repeats, |_, conn| Ok(told(conn.ask(&op, None)?.answer)))
+                let repeats =
+                    matches!(op, Op::Space | Op::LookFull(_) | Op::Lock { .. } | Op::FindLock { .. });
+                self.with_conn(repeats, |_, conn| match conn.expect(op.since()) {
+                    Ok(()) => Ok(told(conn.ask(&op, None)?.answer)),
+                    Err(error) => Ok(Err(error)),
+                })
             }
         }
     }

@@ -19,7 +19,7 @@ use renkei_core::wire::file::{
 };
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::message::Control;
-use renkei_core::wire::{decode, violation};
+use renkei_core::wire::{WireVersion, decode, violation};
 use renkei_net::control::{ControlReceiver, ControlSender};
 use renkei_net::socket::{give_up_after, keep_alive, prepare_sending, rtt};
 use renkei_net::tls::{TlsStream, TlsWriter};
@@ -244,6 +244,19 @@ impl RpcConnection {
         let started = conn.spawn_all(control, readers, writes, lease_client);
         started.inspect_err(|error| conn.fail(error.clone()))?;
         Ok(conn)
+    }
+
+    /// Succeeds if the session agreed on this version of the wire or a younger one.
+    ///
+    /// # Errors
+    /// `VersionMismatch`, before anything is sent.
+    pub(crate) fn expect(&self, since: WireVersion) -> Result<(), Error> {
+        let agreed = self.control.version();
+        if since <= agreed {
+            return Ok(());
+        }
+        let cause = format!("the operation needs wire {since}, and the PoP speaks wire {agreed} here");
+        Err(Error::new(Code::VersionMismatch, "ask", "file session", cause))
     }
 
     fn spawn_all(

@@ -8,7 +8,7 @@
 //! [`Writer`] is invisible until it is published, complete, durable and, where the caller asks for that, verified and on
 //! condition of the version before. Symbolic links are followed inside the place alone. Non-goal: writes in place.
 
-use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::entry::{EntryKind, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::Span;
 use renkei_core::path::RelPath;
@@ -18,6 +18,7 @@ use renkei_core::wire::file::{
 use renkei_core::wire::message::{Algorithm, Space};
 use renkei_core::wire::violation;
 use renkei_store::checksum::Checksum;
+use renkei_store::metadata::{ACCESS_ACL, DEFAULT_ACL};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,6 +59,15 @@ pub enum Freshness {
     Any,
     /// The content is read.
     Read,
+}
+
+/// A POSIX access list of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessList {
+    /// That of the entry itself.
+    Own,
+    /// That of new entries in a directory.
+    Default,
 }
 
 /// The part of a directory that is listed.
@@ -241,6 +251,59 @@ impl Workspace {
             Follow::No => path.clone(),
         };
         self.item(Op::Alter { path, change })
+    }
+
+    /// The extended attributes (`user.`) and access lists of an entry, in the order of their names; a symbolic link is
+    /// followed.
+    ///
+    /// # Errors
+    /// As [`Workspace::stat`]; `VersionMismatch` towards a PoP of wire 3.
+    pub fn xattrs(&self, path: &RelPath) -> Result<Vec<Xattr>, Error> {
+        let found = self.item(Op::LookFull(self.resolve(path)?.0))?;
+        Ok(found.entry.meta.xattrs)
+    }
+
+    /// The value of one of [`Workspace::xattrs`], if it is there.
+    ///
+    /// # Errors
+    /// As [`Workspace::xattrs`].
+    pub fn xattr(&self, path: &RelPath, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let found = self.xattrs(path)?.into_iter().find(|xattr| xattr.name == name);
+        Ok(found.map(|xattr| xattr.value))
+    }
+
+    /// Sets an extended attribute; a symbolic link is followed.
+    ///
+    /// # Errors
+    /// As [`Workspace::xattrs`]; `PermissionDenied` for `user.renkei.`, which the PoP sets alone; `Unsupported` for names
+    /// without `user.`, and where none are kept, as in volumes.
+    pub fn set_xattr(&self, path: &RelPath, name: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.change_xattr(path, name, Some(value))
+    }
+
+    /// Removes an extended attribute, if it is there.
+    ///
+    /// # Errors
+    /// As [`Workspace::set_xattr`].
+    pub fn remove_xattr(&self, path: &RelPath, name: &[u8]) -> Result<(), Error> {
+        self.change_xattr(path, name, None)
+    }
+
+    /// Sets a POSIX access list, in the form of the kernel (linux/posix_acl_xattr.h); none removes it.
+    ///
+    /// # Errors
+    /// As [`Workspace::set_xattr`]; `PermissionDenied` where the account works for others.
+    pub fn set_acl(&self, path: &RelPath, list: AccessList, entries: Option<&[u8]>) -> Result<(), Error> {
+        let name = match list {
+            AccessList::Own => ACCESS_ACL,
+            AccessList::Default => DEFAULT_ACL,
+        };
+        self.change_xattr(path, name, entries)
+    }
+
+    fn change_xattr(&self, path: &RelPath, name: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        let (path, name, value) = (self.resolve(path)?.0, name.to_vec(), value.map(<[u8]>::to_vec));
+        self.item(Op::SetXattr { path, name, value }).map(drop)
     }
 
     /// Makes a directory.

@@ -1,7 +1,7 @@
 //! What every workspace must do, whatever files are behind it: one suite for storages, volumes, agents and far sites.
 #![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
 
-use super::workspace::{Create, Follow, Freshness, ListFrom, Replace, Workspace};
+use super::workspace::{AccessList, Create, Follow, Freshness, ListFrom, Replace, Workspace};
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
@@ -41,6 +41,7 @@ pub fn all(workspace: &Workspace) {
     links_are_followed_inside_alone(workspace);
     attributes_change(workspace);
     a_known_checksum_is_that_of_the_content(workspace);
+    attributes_of_users_are_set_or_refused(workspace);
     assert!(workspace.space().unwrap().total_bytes > 0);
 }
 
@@ -192,6 +193,73 @@ fn attributes_change(workspace: &Workspace) {
     workspace.remove(&path("attr")).unwrap();
 }
 
+/// Whether or not the place keeps extended attributes.
+fn attributes_of_users_are_set_or_refused(workspace: &Workspace) {
+    put(workspace, "xattr", b"x");
+    let at = path("xattr");
+    for change in [
+        workspace.set_xattr(&at, b"user.renkei.checksums", b"1"),
+        workspace.remove_xattr(&at, b"user.renkei.checksums"),
+    ] {
+        assert_eq!(change.unwrap_err().code, Code::PermissionDenied);
+    }
+    match workspace.set_xattr(&at, b"user.a", b"v") {
+        Ok(()) => assert_eq!(workspace.xattr(&at, b"user.a").unwrap().as_deref(), Some(&b"v"[..])),
+        Err(error) => assert_eq!(error.code, Code::Unsupported),
+    }
+    workspace.remove(&at).unwrap();
+}
+
+/// Extended attributes and access lists, for places that keep them.
+pub fn attributes_of_users(workspace: &Workspace) {
+    put(workspace, "xattr", b"x");
+    workspace.symlink(b"xattr", &path("way")).unwrap();
+    let at = path("way");
+    workspace.set_xattr(&at, b"user.b", b"\0\xff").unwrap();
+    workspace.set_xattr(&at, b"user.a", b"").unwrap();
+    workspace.set_xattr(&at, b"user.a", b"other").unwrap();
+    let names: Vec<_> = workspace.xattrs(&at).unwrap().into_iter().map(|xattr| xattr.name).collect();
+    assert_eq!(names, [b"user.a", b"user.b"]);
+    assert_eq!(workspace.xattr(&at, b"user.a").unwrap().as_deref(), Some(&b"other"[..]));
+    // The next version has them, too.
+    put(workspace, "xattr", b"next");
+    assert_eq!(workspace.xattr(&at, b"user.b").unwrap().as_deref(), Some(&b"\0\xff"[..]));
+    // Whether or not it is there.
+    for _ in 0..2 {
+        workspace.remove_xattr(&at, b"user.b").unwrap();
+    }
+    assert_eq!(workspace.xattr(&at, b"user.b").unwrap(), None);
+    assert_eq!(workspace.set_xattr(&at, b"trusted.a", b"").unwrap_err().code, Code::Unsupported);
+    access_lists(workspace);
+    workspace.remove(&at).unwrap();
+    workspace.remove(&path("xattr")).unwrap();
+}
+
+fn access_lists(workspace: &Workspace) {
+    let at = path("xattr");
+    let found = |acl: &[u8]| workspace.xattr(&at, acl).unwrap();
+    match workspace.set_acl(&at, AccessList::Own, Some(&named_user_acl())) {
+        Ok(()) => assert_eq!(found(b"system.posix_acl_access"), Some(named_user_acl())),
+        // A file system without them.
+        Err(error) => return assert_eq!(error.code, Code::Unsupported),
+    }
+    let mode = workspace.stat(&at, Follow::No).unwrap().entry.meta.mode;
+    assert_eq!(mode & 0o777, 0o660, "the mask is shown as the group's bits");
+    workspace.set_acl(&at, AccessList::Own, None).unwrap();
+    assert_eq!(found(b"system.posix_acl_access"), None);
+}
+
+/// Owner and a named user may read and write, the group may read.
+fn named_user_acl() -> Vec<u8> {
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 6, 12345), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        acl.extend([&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    acl
+}
+
 /// The checksums of a file by one way, in the order of the algorithms.
 fn checksums(workspace: &Workspace, name: &str, freshness: Freshness) -> Vec<Option<Vec<u8>>> {
     let sum = |algorithm| workspace.checksum(&path(name), algorithm, freshness).unwrap();
@@ -273,21 +341,21 @@ pub fn conditions(workspace: &Workspace) {
     workspace.remove(&path("once")).unwrap();
 }
 
+/// Whether the file system keeps attributes of users.
+pub fn takes_attributes(folder: &std::path::Path) -> bool {
+    let probe = folder.join("probe");
+    std::fs::write(&probe, "").unwrap();
+    let set = rustix::fs::setxattr(&probe, "user.probe", b"", rustix::fs::XattrFlags::empty());
+    std::fs::remove_file(&probe).unwrap();
+    set.is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::files::local_files::LocalFiles;
     use renkei_store::local::{AccessMode, LocalStore};
     use std::sync::Arc;
-
-    /// Whether the file system keeps attributes of users.
-    fn takes_attributes(folder: &std::path::Path) -> bool {
-        let probe = folder.join("probe");
-        std::fs::write(&probe, "").unwrap();
-        let set = rustix::fs::setxattr(&probe, "user.probe", b"", rustix::fs::XattrFlags::empty());
-        std::fs::remove_file(&probe).unwrap();
-        set.is_ok()
-    }
 
     #[test]
     fn files_of_a_local_store_pass() {
@@ -299,6 +367,7 @@ mod tests {
         all(&workspace);
         conditions(&workspace);
         if takes_attributes(folder.path()) {
+            attributes_of_users(&workspace);
             remembered_checksums(&workspace);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");

@@ -210,6 +210,7 @@ fn name(op: &Op) -> &'static str {
     match op {
         Op::Draft { .. } => "write",
         Op::Alter { .. } => "setattr",
+        Op::SetXattr { .. } => "setxattr",
         Op::MakeDir { .. } => "mkdir",
         Op::MakeSymlink { .. } => "symlink",
         Op::MakeLink { .. } => "link",

@@ -442,6 +442,9 @@ fn a_storage_of_another_site_passes_the_suite() {
     fs::create_dir(kek.root().join("place")).unwrap();
     let workspace = workspace(titech, kek, "/data/place");
     workspace_suite::all(&workspace);
+    if workspace_suite::takes_attributes(kek.root()) {
+        workspace_suite::attributes_of_users(&workspace);
+    }
     let condition = Precondition::Absent;
     let refused = workspace.create(&rel("x"), Create { condition, ..Create::default() });
     let refused = refused.map(drop).unwrap_err();
