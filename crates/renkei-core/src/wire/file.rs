@@ -9,6 +9,7 @@
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
 use super::types::{Algorithm, Space, TransferId, batch};
+use super::uploads::Uploads;
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime, Stamp};
@@ -552,6 +553,11 @@ pub trait Files: Send + Sync {
             "file session",
             "the files are at another site",
         ))
+    }
+
+    /// Takes uploads in parts, where that is possible.
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        None
     }
 
     /// Hints that an open file is read sequentially from start to end.

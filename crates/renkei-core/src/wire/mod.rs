@@ -19,6 +19,7 @@ pub mod queue;
 pub mod status;
 pub mod types;
 pub mod unfinished;
+pub mod uploads;
 pub mod version;
 pub mod volume;
 pub mod wire3;

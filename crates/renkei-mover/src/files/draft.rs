@@ -236,6 +236,14 @@ impl Draft {
         })
     }
 
+    /// Copies a whole file behind the first `end` bytes, which must be all; returns its length.
+    pub(crate) fn append(&self, part: &dyn ReadFile, end: u64) -> Result<u64, Error> {
+        self.sums().take();
+        let from = Content::Read(part);
+        self.change(|file| if end == 0 { copy(&from, file) } else { copy_behind(&from, file, end) })?;
+        from.size()
+    }
+
     fn change(&self, change: impl Fn(&dyn WriteFile) -> Result<(), Error>) -> Result<(), Error> {
         if let Body::Fresh(file, _) = &*self.body.read().unwrap_or_else(PoisonError::into_inner) {
             return change(&**file);
@@ -503,25 +511,30 @@ impl Content<'_> {
 
 /// Copies content to an empty file; by reflink or copy_file_range where the file system can.
 fn copy(from: &Content<'_>, to: &dyn WriteFile) -> Result<(), Error> {
-    let size = from.size()?;
-    let pair = from.descriptor().zip(to.descriptor());
-    if let Some((source, target)) = pair
+    if let Some((source, target)) = from.descriptor().zip(to.descriptor())
         && rustix::fs::ioctl_ficlone(target, source).is_ok()
     {
         return Ok(());
     }
+    copy_behind(from, to, 0)
+}
+
+/// Copies content behind the first `end` bytes of a file.
+fn copy_behind(from: &Content<'_>, to: &dyn WriteFile, end: u64) -> Result<(), Error> {
+    let size = from.size()?;
+    let pair = from.descriptor().zip(to.descriptor());
     let mut at = 0;
     while let Some(data) = from.next_data(at)?.filter(|data| data.start < size) {
         at = data.end;
-        let copied = pair.map_or(data.start, |(source, target)| copy_inside(source, target, &data));
-        copy_through(from, to, copied.max(data.start)..data.end)?;
+        let copied = pair.map_or(data.start, |(source, target)| copy_inside(source, target, &data, end));
+        copy_through(from, to, copied.max(data.start)..data.end, end)?;
     }
-    to.set_len(size)
+    to.set_len(end + size)
 }
 
-/// Copies a range with copy_file_range; returns the offset that it reached.
-fn copy_inside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: &Range<u64>) -> u64 {
-    let (mut source, mut target) = (range.start, range.start);
+/// Copies a range to a place `shift` bytes further on with copy_file_range; returns the offset that it reached.
+fn copy_inside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: &Range<u64>, shift: u64) -> u64 {
+    let (mut source, mut target) = (range.start, range.start + shift);
     while source < range.end {
         let left = usize::try_from(range.end - source).unwrap_or(usize::MAX);
         match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left) {
@@ -534,7 +547,12 @@ fn copy_inside(from: BorrowedFd<'_>, to: BorrowedFd<'_>, range: &Range<u64>) -> 
     source
 }
 
-fn copy_through(from: &Content<'_>, to: &dyn WriteFile, mut range: Range<u64>) -> Result<(), Error> {
+fn copy_through(
+    from: &Content<'_>,
+    to: &dyn WriteFile,
+    mut range: Range<u64>,
+    shift: u64,
+) -> Result<(), Error> {
     let mut buf = vec![0; if range.is_empty() { 0 } else { COPY_BYTES }];
     while range.start < range.end {
         let most = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(COPY_BYTES);
@@ -544,7 +562,7 @@ fn copy_through(from: &Content<'_>, to: &dyn WriteFile, mut range: Range<u64>) -
         }
         for (part, offset) in buf[..count].chunks(HOLE_BYTES).zip((range.start..).step_by(HOLE_BYTES)) {
             if part.iter().any(|&byte| byte != 0) {
-                to.write_at(part, offset)?;
+                to.write_at(part, offset + shift)?;
             }
         }
         range.start += count as u64;

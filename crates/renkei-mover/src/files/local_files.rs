@@ -21,6 +21,7 @@ use renkei_core::wire::file::{
     Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
+use renkei_core::wire::uploads::Uploads;
 use renkei_core::wire::{encode, violation};
 use renkei_store::leases::LeaseHolder;
 use renkei_store::locks::{LockAt, Locker};
@@ -51,7 +52,7 @@ const VERSION_PAUSES: Range<Duration> = Duration::from_millis(1)..Duration::from
 
 /// A directory of a store, and the open files below it.
 pub struct LocalFiles {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     path: RelPath,
     base: Arc<dyn Dir>,
     is_writable: bool,
@@ -78,14 +79,14 @@ struct Table {
     open: HashMap<Handle, Arc<Open>>,
 }
 
-enum Open {
+pub(super) enum Open {
     File(Box<dyn ReadFile>),
     Dir(Mutex<Reading>),
     Draft(Draft),
 }
 
 /// A directory that is being listed.
-struct Reading {
+pub(super) struct Reading {
     dir: Arc<dyn Dir>,
     listing: Listing,
     /// Read from the listing and not returned yet.
@@ -259,15 +260,18 @@ impl LocalFiles {
     }
 
     fn keep(&self, open: Open) -> Result<Handle, Error> {
+        let handle = self.next_handle();
+        self.insert(handle, open).map(|()| handle)
+    }
+
+    pub(super) fn insert(&self, handle: Handle, open: Open) -> Result<(), Error> {
         let mut table = self.table();
         if table.open.len() >= MAX_OPEN {
             drop(table);
             return Err(too_many());
         }
-        let handle = table.next;
-        table.next += 1;
         table.open.insert(handle, Arc::new(open));
-        Ok(handle)
+        Ok(())
     }
 
     fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
@@ -292,13 +296,17 @@ impl LocalFiles {
         Ok((self.dir(&path.parent().unwrap_or_default())?, name.to_vec()))
     }
 
-    fn target(&self, path: &RelPath) -> Result<Target, Error> {
+    pub(super) fn target(&self, path: &RelPath) -> Result<Target, Error> {
         let (dir, name) = self.place(path)?;
         Ok(Target { dir, name, path: path.clone(), is_gone: false })
     }
 
     fn expect_writable(&self, op: &Op) -> Result<(), Error> {
-        if need(op) != Need::Write || self.is_writable {
+        if need(op) == Need::Write { self.expect_writing() } else { Ok(()) }
+    }
+
+    pub(super) fn expect_writing(&self) -> Result<(), Error> {
+        if self.is_writable {
             return Ok(());
         }
         Err(Error::new(Code::ReadOnlyStorage, "write", &self.path, "it was opened for reading alone"))
@@ -382,7 +390,7 @@ impl LocalFiles {
         Ok(Answer::Opened { handle, item })
     }
 
-    fn next_handle(&self) -> Handle {
+    pub(super) fn next_handle(&self) -> Handle {
         let mut table = self.table();
         table.next += 1;
         table.next - 1
@@ -424,7 +432,7 @@ impl LocalFiles {
         }
     }
 
-    fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
+    pub(super) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.draft(handle)?;
         let Open::Draft(draft) = &*open else { return Err(unknown(handle)) };
         let published = draft.publish(mtime, &self.names)?;
@@ -436,7 +444,7 @@ impl LocalFiles {
         }))
     }
 
-    fn close(&self, handle: Handle) -> Result<Answer, Error> {
+    pub(super) fn close(&self, handle: Handle) -> Result<Answer, Error> {
         let closed = self.table().open.remove(&handle).ok_or_else(|| unknown(handle))?;
         if let Open::Draft(draft) = &*closed {
             draft.give_up();
@@ -584,6 +592,10 @@ impl LocalFiles {
 }
 
 impl Files for LocalFiles {
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        Some(self)
+    }
+
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         match &*self.draft(draft)? {
             Open::Draft(draft) => {
@@ -834,7 +846,7 @@ fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
 }
 
 /// The attributes of a target, or those of the file to be created.
-fn item_or_nothing(target: &Target, path: &RelPath, mode: u32) -> Result<Item, Error> {
+pub(super) fn item_or_nothing(target: &Target, path: &RelPath, mode: u32) -> Result<Item, Error> {
     match target.dir.entry(&target.name, Detail::Basic) {
         Ok(found) => Ok(item(found, path.clone())),
         Err(error) if error.code == Code::PathNotFound => Ok(nothing_yet(path, mode)),

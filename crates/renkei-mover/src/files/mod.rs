@@ -16,6 +16,7 @@ pub(crate) mod read_ahead;
 pub mod remote_files;
 pub(crate) mod rpc;
 pub mod server;
+pub(crate) mod uploads;
 pub mod workspace;
 #[cfg(any(test, feature = "testing"))]
 pub mod workspace_suite;

@@ -16,6 +16,7 @@ use renkei_core::wire::file::{
     Alteration, Answer, Files, Handle, Item, Listener, MAX_IO_BYTES, Op, Precondition, Start,
 };
 use renkei_core::wire::message::{Algorithm, Space};
+use renkei_core::wire::uploads::{Part, UploadId, Uploads};
 use renkei_core::wire::violation;
 use renkei_store::checksum::Checksum;
 use renkei_store::metadata::{ACCESS_ACL, DEFAULT_ACL};
@@ -355,6 +356,25 @@ impl Workspace {
         self.item(Op::MakeLink { from: self.resolve_parent(from)?, to: self.resolve_parent(to)? })
     }
 
+    /// Begins an upload of a file in parts.
+    ///
+    /// # Errors
+    /// As [`Workspace::create`]; `Unsupported` in volumes, and where the files are at another site.
+    pub fn create_upload(&self, path: &RelPath) -> Result<Upload, Error> {
+        let path = self.resolve_parent(path)?;
+        let id = takes_parts(&*self.files)?.begin(&path)?;
+        Ok(Upload { files: self.files.clone(), path, id })
+    }
+
+    /// Continues an upload that was begun here or by a process before.
+    ///
+    /// # Errors
+    /// As [`Workspace::create_upload`]; the calls report an upload that is over.
+    pub fn upload(&self, path: &RelPath, id: UploadId) -> Result<Upload, Error> {
+        takes_parts(&*self.files)?;
+        Ok(Upload { files: self.files.clone(), path: self.resolve_parent(path)?, id })
+    }
+
     /// The space of the file system behind the place.
     ///
     /// # Errors
@@ -670,6 +690,62 @@ impl Drop for Writer {
     fn drop(&mut self) {
         close(&*self.files, self.handle);
     }
+}
+
+/// An upload in parts. It outlives this value and the process; one that is not written to for a week is removed.
+pub struct Upload {
+    files: Arc<dyn Files>,
+    path: RelPath,
+    id: UploadId,
+}
+
+impl Upload {
+    /// Its number, with which it is continued.
+    pub fn id(&self) -> UploadId {
+        self.id
+    }
+
+    /// Begins a part, which is durable once it is published and then replaces an earlier one of that number. Parts
+    /// are written at the same time and in any order.
+    ///
+    /// # Errors
+    /// `NotOpen` if the upload is over or another user's; `UsageInvalid` for a number out of range.
+    pub fn put_part(&self, number: u32, checksum: Option<Algorithm>) -> Result<Writer, Error> {
+        let (handle, found) = takes_parts(&*self.files)?.begin_part(&self.path, self.id, number)?;
+        let sum = Mutex::new(checksum.map(|algorithm| Running::new(algorithm, false)));
+        Ok(Writer { files: self.files.clone(), handle, found, sum })
+    }
+
+    /// The parts that have come, in the order of their numbers.
+    ///
+    /// # Errors
+    /// As [`Upload::put_part`].
+    pub fn parts(&self) -> Result<Vec<Part>, Error> {
+        takes_parts(&*self.files)?.parts(&self.path, self.id)
+    }
+
+    /// Makes these parts, one after the other, the content of the file, in one step; the others are discarded.
+    ///
+    /// # Errors
+    /// As [`Upload::put_part`] and [`Writer::publish`]; `PathNotFound` for a part that has not come. The upload goes
+    /// on after an error.
+    pub fn complete(&self, parts: &[u32], condition: Precondition) -> Result<Item, Error> {
+        takes_parts(&*self.files)?.complete(&self.path, self.id, parts, condition)
+    }
+
+    /// Discards the parts.
+    ///
+    /// # Errors
+    /// As [`Upload::put_part`].
+    pub fn abandon(&self) -> Result<(), Error> {
+        takes_parts(&*self.files)?.abandon(&self.path, self.id)
+    }
+}
+
+fn takes_parts(files: &dyn Files) -> Result<&dyn Uploads, Error> {
+    let refused =
+        || Error::new(Code::Unsupported, "upload in parts", "file session", "the files are at another site");
+    files.uploads().ok_or_else(refused)
 }
 
 /// What identifies the version of a file.

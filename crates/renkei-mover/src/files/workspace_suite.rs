@@ -1,7 +1,7 @@
 //! What every workspace must do, whatever files are behind it: one suite for storages, volumes, agents and far sites.
 #![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
 
-use super::workspace::{AccessList, Create, Follow, Freshness, ListFrom, Replace, Workspace};
+use super::workspace::{AccessList, Create, Follow, Freshness, ListFrom, Replace, Upload, Workspace};
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
@@ -42,6 +42,7 @@ pub fn all(workspace: &Workspace) {
     attributes_change(workspace);
     a_known_checksum_is_that_of_the_content(workspace);
     attributes_of_users_are_set_or_refused(workspace);
+    parts_are_composed_or_refused(workspace);
     assert!(workspace.space().unwrap().total_bytes > 0);
 }
 
@@ -210,6 +211,54 @@ fn attributes_of_users_are_set_or_refused(workspace: &Workspace) {
     workspace.remove(&at).unwrap();
 }
 
+fn put_part(upload: &Upload, number: u32, content: &[u8]) {
+    let writer = upload.put_part(number, None).unwrap();
+    writer.write_at(content, 0).unwrap();
+    writer.publish(None, None).unwrap();
+}
+
+/// Whether or not the place takes uploads in parts.
+fn parts_are_composed_or_refused(workspace: &Workspace) {
+    let upload = match workspace.create_upload(&path("parts")) {
+        Ok(upload) => upload,
+        Err(error) => return assert_eq!(error.code, Code::Unsupported),
+    };
+    put_part(&upload, 2, b"second");
+    upload.abandon().unwrap();
+    assert!(names(workspace, "").is_empty());
+}
+
+/// Uploads in parts, for places that take them.
+pub fn uploads(workspace: &Workspace) {
+    let parts: Vec<Vec<u8>> = [5, 6, 7].map(|byte| vec![byte; (1 << 20) + usize::from(byte)]).to_vec();
+    put(workspace, "parts", b"before");
+    let upload = workspace.create_upload(&path("parts")).unwrap();
+    // Another process continues it.
+    let again = workspace.upload(&path("parts"), upload.id()).unwrap();
+    for number in [3, 1, 10, 2, 3] {
+        put_part(&again, number, parts.get(number as usize - 1).map_or(b"unused", |part| part));
+    }
+    let open = upload.put_part(4, None).unwrap();
+    open.write_at(b"not published", 0).unwrap();
+    assert_eq!(names(workspace, ""), ["parts"], "nothing is seen");
+    assert_eq!(read(workspace, "parts"), b"before");
+    let found: Vec<_> = upload.parts().unwrap().iter().map(|part| (part.number, part.bytes)).collect();
+    let length = |number: usize| parts[number - 1].len() as u64;
+    assert_eq!(found, [(1, length(1)), (2, length(2)), (3, length(3)), (10, 6)]);
+    let code = |parts: &[u32], condition| upload.complete(parts, condition).unwrap_err().code;
+    assert_eq!(code(&[], Precondition::None), Code::UsageInvalid);
+    assert_eq!(code(&[2, 1], Precondition::None), Code::UsageInvalid);
+    assert_eq!(code(&[1, 4], Precondition::None), Code::PathNotFound);
+    assert_eq!(code(&[1, 2], Precondition::Absent), Code::PathExists);
+    assert_eq!(upload.put_part(0, None).map(drop).unwrap_err().code, Code::UsageInvalid);
+    assert_eq!(read(workspace, "parts"), b"before", "an error publishes nothing");
+    let published = upload.complete(&[1, 2, 3], Precondition::None).unwrap();
+    assert_eq!(published.entry.size(), length(1) + length(2) + length(3));
+    assert!(read(workspace, "parts") == parts.concat());
+    drop(open);
+    workspace.remove(&path("parts")).unwrap();
+}
+
 /// Extended attributes and access lists, for places that keep them.
 pub fn attributes_of_users(workspace: &Workspace) {
     put(workspace, "xattr", b"x");
@@ -366,6 +415,7 @@ mod tests {
         let workspace = Workspace::new(Arc::new(files));
         all(&workspace);
         conditions(&workspace);
+        uploads(&workspace);
         if takes_attributes(folder.path()) {
             attributes_of_users(&workspace);
             remembered_checksums(&workspace);

@@ -8,16 +8,16 @@
 
 use super::FileService;
 use super::remote_locks::RemoteLocks;
-use crate::Counters;
 use crate::access::Access;
 use crate::transfer::cleanup::clean_up_job;
 use crate::transfer::jobs::running;
 use crate::transfer::tickets::offer_streams;
 use crate::transfer::{Stop, Watch};
+use crate::{Context, Counters};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::mover::journal::{Header, VERSION};
-use renkei_core::path::SiteName;
+use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
 use renkei_mover::files::local_files::LocalFiles;
@@ -143,20 +143,26 @@ impl FileService {
         if !open.write {
             return Ok(None);
         }
-        let header = Header {
-            version: VERSION,
-            job: local_files.job(),
-            boot: boot_id(),
-            to: Some(open.place.clone()),
-            local: Vec::new(),
-            account: job.account.name.clone(),
-        };
-        let (folder, owner) = (self.context.home().journal_dir(), access.principal.to_string());
-        check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
-        let (mut journal, state) = Journal::open(&folder, &header, &|_| Ok(()))?;
-        journal.sign(&state, &owner)?;
-        Ok(Some((journal, state.header.is_some())))
+        let (job, account) = (local_files.job(), job.account.name.clone());
+        open_journal(&self.context, access, job, open.place.clone(), account).map(Some)
     }
+}
+
+/// Opens the journal of the drafts with the key `job` below a place, signed by its owner; also whether it was there.
+pub(super) fn open_journal(
+    context: &Context,
+    access: &Access,
+    job: u64,
+    place: Place,
+    account: String,
+) -> Result<(Journal, bool), Error> {
+    let (version, boot, to, local) = (VERSION, boot_id(), Some(place), Vec::new());
+    let header = Header { version, job, boot, to, local, account };
+    let (folder, owner) = (context.home().journal_dir(), access.principal.to_string());
+    check_unfinished(&folder, &header, &owner, MAX_UNFINISHED)?;
+    let (mut journal, state) = Journal::open(&folder, &header, &|_| Ok(()))?;
+    journal.sign(&state, &owner)?;
+    Ok((journal, state.header.is_some()))
 }
 
 /// Keys of lost sessions with drafts, and when they were lost.

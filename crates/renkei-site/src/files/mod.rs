@@ -5,6 +5,7 @@
 
 pub mod file_sessions;
 pub(crate) mod remote_locks;
+mod uploads;
 pub(crate) mod workspaces;
 
 use super::access::Access;

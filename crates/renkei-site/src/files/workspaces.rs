@@ -14,6 +14,7 @@ use renkei_core::identity::Need;
 use renkei_core::path::Place;
 use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
 use renkei_core::wire::message::Algorithm;
+use renkei_core::wire::uploads::Uploads;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
 use renkei_mover::{Stop, fresh_id};
@@ -28,9 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 pub(crate) struct Workspaces(Mutex<Vec<Weak<Authorised>>>);
 
 /// What a workspace was opened for.
-struct Authorised {
-    access: Access,
-    place: Place,
+pub(super) struct Authorised {
+    pub(super) access: Access,
+    pub(super) place: Place,
     stop: Stop,
     /// Whether the last judgement refused it.
     refused: AtomicBool,
@@ -116,18 +117,18 @@ impl FileService {
 }
 
 /// The files of a workspace: each operation is checked, noted and executed as the account.
-struct AccountFiles {
-    context: Arc<Context>,
+pub(super) struct AccountFiles {
+    pub(super) context: Arc<Context>,
     /// Some until it is dropped.
     local: Option<Arc<LocalFiles>>,
-    account: Account,
+    pub(super) account: Account,
     /// The storage, for the subjects of errors.
     root: String,
-    authorised: Arc<Authorised>,
+    pub(super) authorised: Arc<Authorised>,
 }
 
 impl AccountFiles {
-    fn run<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
@@ -169,6 +170,10 @@ impl Files for AccountFiles {
         Counters::add(&self.context.counters.file_bytes_total, read.len() as u64);
         buf[..read.len()].copy_from_slice(&read);
         Ok(read.len())
+    }
+
+    fn uploads(&self) -> Option<&dyn Uploads> {
+        Some(self)
     }
 
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
@@ -263,10 +268,46 @@ mod tests {
         let workspace = site.files(&access, &place(""), Need::Write).unwrap();
         workspace_suite::all(&workspace);
         workspace_suite::conditions(&workspace);
+        workspace_suite::uploads(&workspace);
+        if workspace_suite::takes_attributes(dir.path()) {
+            workspace_suite::attributes_of_users(&workspace);
+        }
         drop(workspace);
         let left = std::fs::read_dir(dir.path().join("data")).unwrap().map(|item| item.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), [".rk~storage"], "more than the marker is left");
         assert!(site.files.workspaces.all().is_empty());
+    }
+
+    #[test]
+    fn an_upload_outlives_the_pop_and_is_found_by_the_clean_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        let of = RelPath::parse(b"f").unwrap();
+        let hidden = || {
+            let names = std::fs::read_dir(dir.path().join("data")).unwrap();
+            names.filter(|name| name.as_ref().unwrap().file_name() != ".rk~storage").count()
+        };
+        let ids = [1, 2].map(|_| {
+            let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+            let upload = workspace.create_upload(&of).unwrap();
+            let part = upload.put_part(7, None).unwrap();
+            part.write_at(b"content", 0).unwrap();
+            part.publish(None, None).unwrap();
+            upload.id()
+        });
+        let home = site.home().clone();
+        drop(site);
+        assert_eq!(hidden(), 2);
+        let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+        let upload = workspace.upload(&of, ids[0]).unwrap();
+        assert_eq!(upload.parts().unwrap().len(), 1);
+        assert_eq!(upload.complete(&[7], Precondition::Absent).unwrap().entry.size(), 7);
+        assert_eq!(upload.parts().unwrap_err().code, Code::NotOpen);
+        crate::transfer::cleanup::clean_up_job(&site.context, ids[1]);
+        assert_eq!(hidden(), 1, "the file alone");
+        let gone = workspace.upload(&of, ids[1]).unwrap().put_part(1, None);
+        assert_eq!(gone.map(drop).unwrap_err().code, Code::NotOpen);
     }
 
     #[test]
