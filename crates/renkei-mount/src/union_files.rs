@@ -304,6 +304,9 @@ impl Files for UnionFiles {
             Op::Publish { handle, mtime } => {
                 self.on_handle(handle, content, |handle| Op::Publish { handle, mtime })
             }
+            Op::PublishIf { handle, mtime, condition } => {
+                self.on_handle(handle, content, |handle| Op::PublishIf { handle, mtime, condition })
+            }
             Op::Await { handle, writes } => {
                 self.on_handle(handle, content, |handle| Op::Await { handle, writes })
             }

@@ -225,13 +225,22 @@ pub enum Op {
         /// The value; none removes it, whether or not it is there.
         value: Option<Vec<u8>>,
     },
+    /// Since wire 4: as `Publish`, on a condition that is checked in the same step. Answer: `Item`.
+    PublishIf {
+        /// The draft.
+        handle: Handle,
+        /// As that of `Publish`.
+        mtime: Option<FileTime>,
+        /// The condition.
+        condition: Precondition,
+    },
 }
 
 impl Op {
     /// The oldest version of the wire that has it.
     pub fn since(&self) -> WireVersion {
         match self {
-            Op::LookFull(_) | Op::SetXattr { .. } => WireVersion::V4,
+            Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -249,12 +258,12 @@ impl Op {
 
     /// Whether it changes names or attributes that are visible to others.
     pub fn changes(&self) -> bool {
-        matches!(self, Op::Publish { .. }) || !self.changed_paths().is_empty()
+        matches!(self, Op::Publish { .. } | Op::PublishIf { .. }) || !self.changed_paths().is_empty()
     }
 }
 
 /// The condition under which a draft may be published.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Precondition {
     /// Always.
     #[default]
@@ -545,13 +554,13 @@ pub trait Files: Send + Sync {
     /// Sets the condition under which a draft is published from now on; it is checked in the same step.
     ///
     /// # Errors
-    /// `Unsupported` where the files are elsewhere; `NotOpen`.
+    /// `VersionMismatch` towards a PoP of wire 3; `Unsupported` where nothing is checked; `NotOpen`.
     fn require(&self, _draft: Handle, _condition: Precondition) -> Result<(), Error> {
         Err(Error::new(
             Code::Unsupported,
             "set precondition",
             "file session",
-            "the files are at another site",
+            "no conditions are checked here",
         ))
     }
 

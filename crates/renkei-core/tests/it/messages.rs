@@ -10,7 +10,9 @@ use renkei_core::namespace::{
     SequencedChange,
 };
 use renkei_core::sim::chance::Chance;
-use renkei_core::wire::file::{Alteration, Answer, Changed, Item, Op, Start, parse_answer, parse_op};
+use renkei_core::wire::file::{
+    Alteration, Answer, Changed, Item, Op, Precondition, Start, parse_answer, parse_op,
+};
 use renkei_core::wire::message::Control;
 use renkei_core::wire::volume::AboutVolume;
 use renkei_core::wire::{decode, encode};
@@ -42,6 +44,7 @@ fn ops() -> Vec<Op> {
         Op::Lock { path: at(), owner: u64::MAX, span: span() },
         Op::FindLock { path: at(), owner: 0, span: span() },
         Op::LookFull(at()),
+        Op::PublishIf { handle: 3, mtime: None, condition: Precondition::Absent },
         Op::SetXattr { path: at(), name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
     ]
 }

@@ -210,10 +210,12 @@ impl LocalFiles {
             return Vec::new();
         }
         let published = match op {
-            Op::Publish { handle, .. } => self.draft(*handle).ok().and_then(|open| match &*open {
-                Open::Draft(draft) => Some(draft.target().path.clone()),
-                _ => None,
-            }),
+            Op::Publish { handle, .. } | Op::PublishIf { handle, .. } => {
+                self.draft(*handle).ok().and_then(|open| match &*open {
+                    Open::Draft(draft) => Some(draft.target().path.clone()),
+                    _ => None,
+                })
+            }
             _ => None,
         };
         let paths = published.as_ref().into_iter().chain(op.changed_paths());
@@ -681,7 +683,10 @@ impl LocalFiles {
                 (Attempt::Name, vec![path.clone()])
             }
             Op::Remove(path) | Op::RemoveDir(path) => (Attempt::Name, vec![path.clone()]),
-            Op::Write { handle, .. } | Op::SetLen { handle, .. } | Op::Publish { handle, .. } => {
+            Op::Write { handle, .. }
+            | Op::SetLen { handle, .. }
+            | Op::Publish { handle, .. }
+            | Op::PublishIf { handle, .. } => {
                 let handle = *handle;
                 return self.do_one(op, content).map_err(|error| match self.find(handle).as_deref() {
                     Ok(Open::Draft(draft)) => {
@@ -723,6 +728,10 @@ impl LocalFiles {
             Op::Write { handle, offset } => self.write(handle, offset, content)?,
             Op::SetLen { handle, bytes } => self.set_len(handle, bytes)?,
             Op::Publish { handle, mtime } => self.publish(handle, mtime)?,
+            Op::PublishIf { handle, mtime, condition } => {
+                self.require(handle, condition)?;
+                self.publish(handle, mtime)?
+            }
             Op::Close(handle) => self.close(handle)?,
             Op::Alter { path, change } => Answer::Item(self.alter(&path, &change)?),
             Op::LookFull(path) => Answer::Item(self.look_for(&path, Detail::Full)?),

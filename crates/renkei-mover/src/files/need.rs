@@ -12,7 +12,7 @@ pub fn need(op: &Op) -> Need {
         // Readers lock what they read.
         Op::Lock { .. } | Op::FindLock { .. } => Need::Read,
         Op::Draft { .. } | Op::Write { .. } | Op::SetLen { .. } | Op::Await { .. } => Need::Write,
-        Op::Publish { .. } | Op::Resume { .. } => Need::Write,
+        Op::Publish { .. } | Op::PublishIf { .. } | Op::Resume { .. } => Need::Write,
         Op::Alter { .. } | Op::SetXattr { .. } => Need::Write,
         Op::MakeDir { .. } | Op::MakeSymlink { .. } | Op::MakeLink { .. } => Need::Write,
         Op::Remove(_) | Op::RemoveDir(_) | Op::Rename { .. } => Need::Write,

@@ -16,11 +16,11 @@ use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::{
-    Answer, Consistency, Files, Handle, Item, Lessor, Listener, MAX_IO_BYTES, Op, OpenFiles, SessionKey,
-    Start,
+    Answer, Consistency, Files, Handle, Item, Lessor, Listener, MAX_IO_BYTES, Op, OpenFiles, Precondition,
+    SessionKey, Start,
 };
 use renkei_core::wire::message::Request;
-use renkei_core::wire::violation;
+use renkei_core::wire::{WireVersion, violation};
 use renkei_net::identity::socket;
 use serde_json::json;
 use std::collections::HashMap;
@@ -174,7 +174,7 @@ pub(crate) enum Opened {
     /// The items of the listing received so far.
     Dir(Mutex<Vec<Item>>),
     Draft {
-        draft: Mutex<Draft>,
+        draft: Box<Mutex<Draft>>,
         behind: WriteBehind,
     },
 }
@@ -436,7 +436,7 @@ impl RemoteFiles {
         })?;
         let (path, kind) = match op {
             Op::Draft { path, start, mode } => {
-                let draft = Mutex::new(Draft::new(*start, *mode, Version::of(&item)));
+                let draft = Box::new(Mutex::new(Draft::new(*start, *mode, Version::of(&item))));
                 (path, Opened::Draft { draft, behind: WriteBehind::default() })
             }
             Op::OpenDir(path) => (path, Opened::Dir(Mutex::default())),
@@ -556,6 +556,10 @@ impl RemoteFiles {
             Op::Write { handle, offset } => self.write(handle, offset, content),
             Op::SetLen { handle, bytes } => self.set_len(handle, bytes),
             Op::Publish { handle, mtime } => self.publish(handle, mtime),
+            Op::PublishIf { handle, mtime, condition } => {
+                self.require(handle, condition)?;
+                self.publish(handle, mtime)
+            }
             Op::Rename { from, to, replace } => {
                 let op = Op::Rename { from: from.clone(), to: to.clone(), replace };
                 let done = self.with_conn(false, |_, conn| Ok(told(conn.ask(&op, None)?.answer)))?;
@@ -653,7 +657,7 @@ impl Files for RemoteFiles {
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let mut changed: Vec<RelPath> = op.changed_paths().into_iter().cloned().collect();
-        if let Op::Publish { handle, .. } = op {
+        if let Op::Publish { handle, .. } | Op::PublishIf { handle, .. } = op {
             changed.extend(self.find(handle).ok().map(|open| lock(&open.path).clone()));
         }
         let done = self.operate_now(op, content);
@@ -683,6 +687,13 @@ impl Files for RemoteFiles {
             }
         }
         Ok(done)
+    }
+
+    fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
+        let open = self.find(draft)?;
+        // Said before content is sent.
+        self.with_conn(true, |_, conn| Ok(conn.expect(WireVersion::V4)))?;
+        open.with_draft(|draft| draft.require(condition)).ok_or_else(|| unknown(draft))
     }
 
     fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {

@@ -353,7 +353,7 @@ pub fn remembered_checksums(workspace: &Workspace) {
     workspace.remove(&path("sums")).unwrap();
 }
 
-/// Conditional publication, for places whose files are at this PoP.
+/// Conditional publication.
 pub fn conditions(workspace: &Workspace) {
     let absent = Create { condition: Precondition::Absent, ..Create::default() };
     let (first, second) = (workspace.create(&path("once"), absent), workspace.create(&path("once"), absent));

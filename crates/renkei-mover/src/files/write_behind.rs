@@ -18,7 +18,7 @@ use crate::lock;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Answer, Files as _, Handle, Item, MAX_IO_BYTES, Op, Start};
+use renkei_core::wire::file::{Answer, Files as _, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start};
 use renkei_core::wire::violation;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -38,6 +38,8 @@ pub(crate) struct Draft {
     is_anew: bool,
     /// The version at the site, as last known.
     version: Version,
+    /// The condition under which it is published.
+    condition: Precondition,
 }
 
 /// Identifies a version of one name: the inode number at the site, and in a volume, where a file keeps its inode
@@ -63,7 +65,20 @@ impl Draft {
     pub(crate) fn new(start: Start, mode: u32, version: Version) -> Self {
         // A file that was to be created exists by now.
         let start = if start == Start::New { Start::Content } else { start };
-        Draft { start, mode, is_dirty: false, is_there: false, is_anew: false, version }
+        Draft {
+            start,
+            mode,
+            is_dirty: false,
+            is_there: false,
+            is_anew: false,
+            version,
+            condition: Precondition::None,
+        }
+    }
+
+    /// Sets the condition under which it is published.
+    pub(crate) fn require(&mut self, condition: Precondition) {
+        self.condition = condition;
     }
 
     /// The operation that reopens the draft in a later session; `handle` was its handle before. The site's part is
@@ -344,7 +359,7 @@ fn arrived(outcome: Result<Arc<super::rpc::RpcReply>, Error>) -> Result<(), Erro
 }
 
 impl Open {
-    fn with_draft<T>(&self, work: impl FnOnce(&mut Draft) -> T) -> Option<T> {
+    pub(crate) fn with_draft<T>(&self, work: impl FnOnce(&mut Draft) -> T) -> Option<T> {
         match &self.kind {
             Opened::Draft { draft, .. } => Some(work(&mut lock(draft))),
             _ => None,
@@ -389,7 +404,11 @@ impl RemoteFiles {
     pub(crate) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
-        let op = |handle| Op::Publish { handle, mtime };
+        // Named with each attempt: a draft that was resumed in another session has lost it.
+        let op = |handle| match open.with_draft(|draft| draft.condition).unwrap_or_default() {
+            Precondition::None => Op::Publish { handle, mtime },
+            condition => Op::PublishIf { handle, mtime, condition },
+        };
         let (answer, last) = self.after_writes(&open, behind, op, || self.was_published(&open, mtime))?;
         behind.forget(self, last);
         if let Answer::Item(item) = answer.plain() {

@@ -11,12 +11,12 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::decode;
 use renkei_core::wire::file::{
-    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Precondition, Start, begin_frame,
+    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame,
 };
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
-use renkei_mover::files::workspace::{Create, Workspace};
+use renkei_mover::files::workspace::Workspace;
 use renkei_mover::files::workspace_suite;
 use std::fs;
 use std::sync::Arc;
@@ -445,10 +445,7 @@ fn a_storage_of_another_site_passes_the_suite() {
     if workspace_suite::takes_attributes(kek.root()) {
         workspace_suite::attributes_of_users(&workspace);
     }
-    let condition = Precondition::Absent;
-    let refused = workspace.create(&rel("x"), Create { condition, ..Create::default() });
-    let refused = refused.map(drop).unwrap_err();
-    assert_eq!(refused.code, Code::Unsupported, "conditions are checked where the files are");
+    workspace_suite::conditions(&workspace);
     drop(workspace);
     let begun = Instant::now();
     // The PoP removes the leftovers of a session after its end.
