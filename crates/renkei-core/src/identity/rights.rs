@@ -163,7 +163,7 @@ fn prefix(path: &str) -> Result<Option<Place>, Error> {
 pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
     const WRITE: Rights = Rights::CREATE.and(Rights::MODIFY);
     match op {
-        Op::Look(path) | Op::FindLock { path, .. } => vec![(Rights::NONE, path)],
+        Op::Look(path) | Op::LookFull(path) | Op::FindLock { path, .. } => vec![(Rights::NONE, path)],
         Op::OpenDir(path) => vec![(Rights::LIST, path)],
         Op::Open(path) | Op::Peek { path, .. } => vec![(Rights::READ, path)],
         Op::Draft { path, start: Start::New, .. } => vec![(Rights::CREATE, path)],
@@ -172,7 +172,9 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         Op::Draft { path, start: Start::Content, .. } | Op::Resume { path, .. } => {
             vec![(WRITE | Rights::READ, path)]
         }
-        Op::Alter { path, .. } | Op::Lock { path, .. } => vec![(Rights::MODIFY, path)],
+        Op::Alter { path, .. } | Op::SetXattr { path, .. } | Op::Lock { path, .. } => {
+            vec![(Rights::MODIFY, path)]
+        }
         Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => vec![(Rights::CREATE, path)],
         // By a further name the file can be read and changed with the rights to that name.
         Op::MakeLink { from, to } => vec![(Rights::READ | Rights::MODIFY, from), (Rights::CREATE, to)],
@@ -181,9 +183,12 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
             let there = if *replace { WRITE } else { Rights::CREATE };
             vec![(Rights::MODIFY, from), (there, to)]
         }
-        Op::ReadDir(_) | Op::Read { .. } | Op::Write { .. } | Op::SetLen { .. } | Op::Publish { .. } => {
-            Vec::new()
-        }
+        Op::ReadDir(_)
+        | Op::Read { .. }
+        | Op::Write { .. }
+        | Op::SetLen { .. }
+        | Op::Publish { .. }
+        | Op::PublishIf { .. } => Vec::new(),
         Op::Close(_) | Op::Space | Op::Await { .. } => Vec::new(),
     }
 }
