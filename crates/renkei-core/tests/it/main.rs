@@ -11,3 +11,4 @@ mod paths;
 mod queue;
 mod site_leases;
 mod wire3;
+mod wire4;

@@ -24,11 +24,11 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 
-fn place(text: &str) -> Place {
+pub(crate) fn place(text: &str) -> Place {
     Place::parse(text.as_bytes()).unwrap().unwrap()
 }
 
-fn site(name: &str) -> SiteName {
+pub(crate) fn site(name: &str) -> SiteName {
     SiteName::parse(name).unwrap()
 }
 
@@ -64,7 +64,7 @@ fn summary() -> Summary {
     Summary { files: 1, dirs: 2, links: 3, bytes: 1 << 50, failed: 1, failures, ..Summary::default() }
 }
 
-fn options() -> ReceiveOptions {
+pub(crate) fn options() -> ReceiveOptions {
     ReceiveOptions { delete: true, dry_run: true, ..ReceiveOptions::plain(Existing::SameContent) }
 }
 
@@ -80,7 +80,7 @@ fn open_receive() -> OpenReceive {
     }
 }
 
-fn open_send() -> OpenSend {
+pub(crate) fn open_send() -> OpenSend {
     let source = Source { from: place("/data/run7"), to: path("run7"), alone: true };
     let onto = Onto { lineage: vec![[3; 16]], removes: true };
     OpenSend {
@@ -386,7 +386,7 @@ fn recorded() -> BTreeMap<&'static str, &'static str> {
     include_str!("wire3.txt").lines().filter_map(|line| line.split_once(' ')).collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
         text
@@ -397,12 +397,20 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Checks a message against its line, which is printed if there is none.
+/// Checks a message against its line.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, message: &T) {
-    let Some(line) = recorded().get(name).copied() else {
-        panic!("no line of wire3.txt begins with {name}; it would be\n{name} {}", hex(&encode(message)));
-    };
-    assert_eq!(hex(&encode(message)), line, "{name} is written in another way: {message:?}");
+    check_recorded(name, message, recorded().get(name).copied());
+}
+
+/// Checks a message against its recorded bytes, which are printed if there are none.
+pub(crate) fn check_recorded<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    name: &str,
+    message: &T,
+    line: Option<&str>,
+) {
+    let bytes = hex(&encode(message));
+    let Some(line) = line else { panic!("{name} is not recorded; its line would be\n{name} {bytes}") };
+    assert_eq!(bytes, line, "{name} is written in another way: {message:?}");
     assert_eq!(decode::<T>(name, &bytes_of(line)).as_ref(), Ok(message), "{name} is read in another way");
 }
 

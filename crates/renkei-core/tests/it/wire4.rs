@@ -1,0 +1,118 @@
+//! Messages that came with wire 4 as they were recorded; those that wire 3 has too are in `wire3.txt`.
+//!
+//! `RENKEI_RECORD_WIRE4=1` rewrites `wire4.txt`, which is done only before the first release that speaks wire 4. From
+//! then on a line is never changed.
+
+use crate::fixture::path;
+use crate::wire3::{check_recorded, hex, open_send, options, place, site};
+use renkei_core::error::Error;
+use renkei_core::mover::layout::{CopyForm, CopyLayout};
+use renkei_core::wire::copy::{CopySender, OpenCopy};
+use renkei_core::wire::encode;
+use renkei_core::wire::file::{Answer, Op};
+use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
+use serde::de::DeserializeOwned;
+use std::fmt::Write;
+
+const RECORD: &str = "RENKEI_RECORD_WIRE4";
+
+/// A message as one of the types that have a variant for each message.
+enum Message {
+    Control(Control),
+    Request(Request),
+    Reply(Reply),
+}
+
+impl Message {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Message::Control(message) => encode(message),
+            Message::Request(message) => encode(message),
+            Message::Reply(message) => encode(message),
+        }
+    }
+
+    fn check(&self, name: &str, line: Option<&str>) {
+        match self {
+            Message::Control(message) => check_recorded(name, message, line),
+            Message::Request(message) => check_recorded(name, message, line),
+            Message::Reply(message) => check_recorded(name, message, line),
+        }
+    }
+}
+
+fn copy() -> OpenCopy {
+    OpenCopy {
+        transfer: [7; 16],
+        job: u64::MAX,
+        to: place("/data/in"),
+        form: CopyForm { directory: true, contents: false, resumed: true },
+        beside: vec![(place("/data/run7"), path("run7"))],
+        options: options(),
+        class: Class::Background,
+        max_streams: 64,
+        rules: vec!["kek/raw".into()],
+    }
+}
+
+/// The messages, each with its name in the record: its type, the number of its variant, and what distinguishes it from
+/// others of that variant.
+fn messages() -> Vec<(String, Message)> {
+    let layouts =
+        [("into", CopyLayout::Into), ("as", CopyLayout::As), ("would-go-into", CopyLayout::WouldGoInto)];
+    let control = layouts.map(|(name, layout)| (format!("control-31-{name}"), Control::Layout(layout)));
+    let reply = layouts.map(|(name, layout)| (format!("reply-26-{name}"), Reply::Layout(layout)));
+    let senders = [
+        ("asker", CopySender::Asker),
+        ("pop-for", CopySender::PopFor(vec![vec![48, 130], vec![48]])),
+        ("site", CopySender::Site(site("kek"))),
+    ];
+    let mut requests: Vec<(String, Request)> = senders
+        .map(|(name, by)| (format!("request-42-{name}"), Request::OpenCopy { copy: copy(), by }))
+        .into();
+    let push = Request::PushCopy { send: open_send(), to: site("titech"), copy: copy() };
+    requests.push(("request-43".into(), push));
+    let known = Request::KnownChecksum { place: place("/data/run7"), algorithm: Algorithm::Crc32c };
+    requests.push(("request-44".into(), known));
+    let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
+    let reply = reply.into_iter().map(|(name, message)| (name, Message::Reply(message)));
+    let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
+    control.chain(request).chain(reply).collect()
+}
+
+fn record() -> String {
+    messages().iter().fold(String::new(), |mut text, (name, message)| {
+        writeln!(text, "{name} {}", hex(&message.bytes())).unwrap();
+        text
+    })
+}
+
+#[test]
+fn messages_of_wire_4_are_read_and_written_as_recorded() {
+    if std::env::var_os(RECORD).is_some() {
+        return std::fs::write("tests/it/wire4.txt", record()).unwrap();
+    }
+    let mut lines = include_str!("wire4.txt").lines();
+    for (name, message) in messages() {
+        let number: usize = name.split('-').nth(1).unwrap().parse().unwrap();
+        assert_eq!(message.bytes().first().copied().map(usize::from), Some(number), "{name}");
+        message.check(&name, lines.next().and_then(|line| line.strip_prefix(&format!("{name} "))));
+    }
+    assert_eq!(lines.next(), None);
+}
+
+/// Whether a type has a variant of this number: the bytes after it are missing, or none are needed.
+fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
+    let unknown = |error: Error| !error.cause.contains("end of buffer");
+    !renkei_core::wire::decode::<T>("variant", &[number]).err().is_some_and(unknown)
+}
+
+#[test]
+fn every_message_is_recorded() {
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(44) && has_variant::<Reply>(26));
+    assert!(has_variant::<Op>(22) && has_variant::<Answer>(9));
+    assert!(!has_variant::<Control>(32), "record the new message here");
+    assert!(!has_variant::<Request>(45), "record the new request here");
+    assert!(!has_variant::<Reply>(27), "record the new reply here");
+    assert!(!has_variant::<Op>(23) && !has_variant::<Answer>(10), "record the new operation here");
+}
