@@ -5,10 +5,25 @@
 
 use super::message::{Class, Found, OpenReceive, ReceiveOptions};
 use super::types::{TransferId, batch};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::mover::layout::{CopyForm, CopyLayout, ResolvedLayout, refuse_overlap};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
+
+/// Maximum sources of one copy that a site sends; the sender holds a descriptor for each.
+pub const MAX_SOURCES: usize = 1024;
+
+/// Checks the number of sources that a request names.
+///
+/// # Errors
+/// `TooManyEntries`.
+pub fn check_sources(count: usize) -> Result<(), Error> {
+    if count <= MAX_SOURCES {
+        return Ok(());
+    }
+    let cause = format!("{count} sources, at most {MAX_SOURCES} in one transfer");
+    Err(Error::new(Code::TooManyEntries, "open", "sources", cause))
+}
 
 /// A copy to a destination, which resolves its layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +37,7 @@ pub struct OpenCopy {
     /// The form of the copy.
     pub form: CopyForm,
     /// The sources that are at the destination's own site, each with its name in a destination directory: a copy onto
-    /// or into one of them is refused.
+    /// or into one of them is refused. At most [`MAX_SOURCES`].
     pub beside: Vec<(Place, RelPath)>,
     /// Options of the receiver.
     pub options: ReceiveOptions,
@@ -51,8 +66,9 @@ impl OpenCopy {
     /// Resolves the layout for a destination of this kind.
     ///
     /// # Errors
-    /// `NotADirectory`, `SameFile`, `IntoItself`.
+    /// `NotADirectory`, `SameFile`, `IntoItself`, `TooManyEntries`.
     pub fn resolve(&self, found: Found) -> Result<ResolvedLayout, Error> {
+        check_sources(self.beside.len())?;
         let resolved = self.form.resolve(found, self.to.path.is_root(), self.options.dry_run);
         let resolved = resolved.map_err(|error| Error { subject: self.to.to_string(), ..error })?;
         let names: Vec<RelPath> = self.beside.iter().map(|(_, name)| name.clone()).collect();

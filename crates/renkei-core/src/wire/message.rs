@@ -502,7 +502,7 @@ impl OpenFound {
 pub struct OpenSend {
     /// Identity for logs.
     pub transfer: TransferId,
-    /// The sources.
+    /// The sources, at most [`super::copy::MAX_SOURCES`].
     pub sources: Vec<Source>,
     /// Descend into directories.
     pub recursive: bool,

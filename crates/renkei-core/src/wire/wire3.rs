@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::mover::layout::CopyForm;
     use crate::path::Place;
+    use crate::wire::copy::MAX_SOURCES;
     use crate::wire::message::Algorithm;
     use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
 
@@ -169,6 +170,14 @@ mod tests {
         let beside = vec![(place("/data/in/new"), rel(""))];
         let itself = OpenCopy { beside, ..copy(true) }.open_found(None);
         assert_eq!(itself.unwrap_err().code, Code::SameFile);
+    }
+
+    #[test]
+    fn a_copy_with_too_many_sources_is_refused_for_every_kind() {
+        let beside = |count| vec![(place("/data/run7"), rel("run7")); count];
+        let resolved = |count| OpenCopy { beside: beside(count), ..copy(true) }.resolve(Found::Dir);
+        assert!(resolved(MAX_SOURCES).is_ok());
+        assert_eq!(resolved(MAX_SOURCES + 1).unwrap_err().code, Code::TooManyEntries);
     }
 
     #[test]

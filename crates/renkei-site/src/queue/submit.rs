@@ -6,14 +6,13 @@ use crate::submission::{lane, now_ms, read_spec, refused, short, unknown, write_
 use renkei_catalogue::{New, Put, hex_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Scope;
+use renkei_core::wire::copy::MAX_SOURCES;
 use renkei_core::wire::encode;
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::queue::{MAX_AFTER, MAX_LABEL_BYTES, MAX_ORIGIN_BYTES, Submission, Terms};
 use renkei_net::identity::delegation::Delegation;
 use std::collections::{HashMap, HashSet};
 
-/// Maximum sources of one transfer, the mover's own limit.
-const MAX_SOURCES: usize = 1024;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// One answer for each submission of a batch, and the rows and scopes of the accepted ones.

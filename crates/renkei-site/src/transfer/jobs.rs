@@ -9,6 +9,7 @@ use crate::{Context, Counters};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::path::{Place, RelPath, SiteName, first_names};
+use renkei_core::wire::copy::check_sources;
 use renkei_core::wire::message::{Class, OpenReceive, OpenSend, Progress, Source, Summary, TransferStatus};
 use renkei_mover::hex;
 use renkei_mover::journal::{Allow, Journal, boot_id, check_unfinished};
@@ -21,9 +22,6 @@ use std::sync::Arc;
 
 /// Maximum journals of unfinished transfers of one principal; they are kept for a week.
 const MAX_UNFINISHED: usize = 4096;
-
-/// Maximum sources of one transfer; each holds a descriptor.
-const MAX_SOURCES: usize = 1024;
 
 /// The entry of the list of active transfers for a transfer that works in `storages` of this site.
 pub(crate) fn running(
@@ -68,10 +66,7 @@ pub(crate) fn storages(open: &OpenSend) -> Vec<String> {
 }
 
 pub(crate) fn send_job(access: &Access, open: &OpenSend, offers: bool) -> Result<SendJob, Error> {
-    if open.sources.len() > MAX_SOURCES {
-        let cause = format!("{} sources, at most {MAX_SOURCES} in one transfer", open.sources.len());
-        return Err(Error::new(Code::TooManyEntries, "open", "sources", cause));
-    }
+    check_sources(open.sources.len())?;
     let mut account: Option<Account> = None;
     let mut roots: Vec<Root> = Vec::new();
     let mut found = HashMap::new();

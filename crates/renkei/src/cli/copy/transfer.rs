@@ -23,7 +23,7 @@ use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::path::{EndpointPath, Place, RelPath, SiteName};
 use renkei_core::units::span;
-use renkei_core::wire::copy::{CopySender, OpenCopy};
+use renkei_core::wire::copy::{CopySender, OpenCopy, check_sources};
 use renkei_core::wire::message::{
     Class, Control, EntryFailure, Existing, Found, OnError, Onto, OpenReceive, OpenSend, Opened, Progress,
     ReceiveOptions, Reply, Request, Source, Summary, TransferId,
@@ -259,6 +259,11 @@ impl<'a> Run<'a> {
         let filter =
             job.common.filter.filter(sources.iter().map(|source| job.means_contents(source)).collect())?;
         let listed = job.listed(&sources).map_err(|error| error.at("client"))?;
+        if !matches!(direction, Direction::Up(_)) || job.common.detach.is_wanted() {
+            // A site sends them, which refuses too many: before anything is created at a destination, or uploaded.
+            check_sources(listed.as_ref().map_or(sources.len(), Vec::len))
+                .map_err(|error| error.at("client"))?;
+        }
         let transfer = job.common.detach.id().map_or_else(fresh_id, Ok)?;
         let stop = Stop::default();
         stop_on_signal(stop.clone(), direction.to().map(SiteName::to_string).unwrap_or_default())?;

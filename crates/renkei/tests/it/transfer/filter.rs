@@ -138,6 +138,17 @@ fn files_from_reads_names_of_a_list() {
     fs::write(list, "../list\n").unwrap();
     let refused = titech.renkei(&["cp", "--files-from", list, &here, &kek.place("up")]);
     assert!(!refused.status.success(), "{refused:?}");
+    // More names than a site sends: refused before the destination is created.
+    fs::write(list, (0..=1024).map(|number| format!("{number}\n")).collect::<String>()).unwrap();
+    for to in [kek.place("many"), titech.root().join("many").to_str().unwrap().to_owned()] {
+        let (_, report) = titech.json(&["cp", "--files-from", list, &titech.place("run"), &to]);
+        assert_eq!(
+            (report["error"]["code"].as_str(), report["error"]["side"].as_str()),
+            (Some("RK-WIRE-7"), Some("client")),
+            "{report}"
+        );
+    }
+    assert!(!kek.root().join("many").exists() && !titech.root().join("many").exists());
 }
 
 #[test]

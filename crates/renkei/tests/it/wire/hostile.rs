@@ -9,6 +9,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::SLOT_BYTES;
 use renkei_core::mover::receiver::MAX_OPEN_FILES;
 use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
 use renkei_core::wire::frame::{FrameKind, MAX_PAYLOAD_BYTES};
 use renkei_core::wire::message::{
@@ -407,8 +408,12 @@ fn a_flood_of_requests_is_answered_or_disconnected() {
     let source = || Source { from: place(), to: RelPath::root(), alone: false };
     let plain = OpenSend::plain([1; 16], (0..100_000).map(|_| source()).collect());
     let send = OpenSend { recursive: true, max_streams: u16::MAX, ..plain };
-    let opened = session.ask_open(Request::OpenSend(send));
-    drop((opened, session));
+    assert_eq!(session.ask_open(Request::OpenSend(send)).unwrap_err().code, Code::TooManyEntries);
+    let beside = vec![(place(), RelPath::root()); 100_000];
+    let copy = OpenCopy { beside, ..raw::open_copy("/data") };
+    let refused = session.open_copy(&copy, |_| Ok(())).unwrap_err();
+    assert_eq!(refused.code, Code::TooManyEntries, "{refused}");
+    drop(session);
     assert_unharmed(&federation, pid);
 }
 
