@@ -8,11 +8,13 @@
 mod database;
 mod duplicate;
 mod schema;
+mod stored;
 mod transfers;
 mod tree;
 mod tree_apply;
 mod tree_commit;
 mod tree_log_switch;
+mod tree_note;
 mod tree_pages;
 #[cfg(test)]
 mod tree_plans;
@@ -31,6 +33,7 @@ pub use transfers::{
 pub use tree::{HeldReplica, Position, VolumeTree, follow_names, own_version};
 pub use tree_apply::{MARK, record_digest};
 pub use tree_log_switch::LogSwitch;
+pub use tree_note::TreeNote;
 pub use tree_reader::TreeReader;
 pub use tree_remote::{Away, AwayAt, OWN};
 pub use trees::{Trees, VolumeId};
@@ -153,5 +156,8 @@ impl Catalogue {
 }
 
 fn failed(op: &str, shown: &str, error: &DatabaseError) -> Error {
-    Error::new(Code::CatalogueFailed, op, shown, error)
+    match error {
+        DatabaseError::Newer(error) => error.clone(),
+        _ => Error::new(Code::CatalogueFailed, op, shown, error),
+    }
 }

@@ -3,6 +3,7 @@
 //! Each file in `migrations/` is applied once, in order, in the transaction that records it.
 
 use super::database::{Connection, DatabaseError, Pool, query};
+use renkei_core::format::newer;
 use std::sync::Arc;
 
 /// A set of tables that are migrated together.
@@ -44,7 +45,7 @@ fn migrate(work: &mut Connection, Tables { version: noted, steps }: &Tables) -> 
     let row = query(format!("SELECT COUNT(*) FROM {noted}")).only(work)?;
     let done = usize::try_from(row.get::<i64>(0)?).unwrap_or(usize::MAX);
     if done > steps.len() {
-        return Err(DatabaseError::Invalid("its tables are of a newer renkei".into()));
+        return Err(DatabaseError::Newer(newer("catalogue", done as u64, steps.len() as u64)));
     }
     for (step, version) in steps.iter().zip(0_i64..).skip(done) {
         for statement in statements(step) {

@@ -6,19 +6,17 @@
 
 use super::Catalogue;
 use super::database::{self, Connection, DatabaseError, Value, query};
+use super::stored::{Stored, pack, unpack};
 use renkei_core::error::Error;
 use renkei_core::queue::{Job, State};
 use renkei_core::units::hex;
 use renkei_core::wire::message::{EntryFailure, Progress, TransferId};
 use renkei_core::wire::queue::{Attempt, Listed};
-use renkei_core::wire::{decode, encode};
 
 /// The sentinel for no time.
 const NEVER: i64 = i64::MAX;
 /// Attempts kept for each transfer.
 const KEPT_ATTEMPTS: i64 = 100;
-/// Format version of the encoded columns.
-const VERSION: u8 = 1;
 
 const COLUMNS: &str = "id, owner, lane, submitted, runner, revision, spec, course, reached";
 
@@ -381,11 +379,7 @@ impl Catalogue {
         self.lend("read", |connection| query.rows(connection)?.iter().map(read_row).collect())
     }
 
-    fn details<T: serde::de::DeserializeOwned>(
-        &self,
-        sql: &'static str,
-        id: &TransferId,
-    ) -> Result<Vec<T>, Error> {
+    fn details<T: Stored>(&self, sql: &'static str, id: &TransferId) -> Result<Vec<T>, Error> {
         self.lend("read", |connection| {
             let rows = query(sql).bind(hex_id(id)).rows(connection)?;
             rows.iter().map(|row| unpack(row.get::<&[u8]>(0)?)).collect()
@@ -555,21 +549,6 @@ pub(super) fn id_at(row: &database::Row, column: usize) -> Result<TransferId, Da
 fn state_at(row: &database::Row, column: usize) -> Result<State, DatabaseError> {
     let text: String = row.get(column)?;
     State::parse(&text).ok_or_else(|| DatabaseError::Invalid(format!("`{text}` is no state")))
-}
-
-pub(super) fn pack<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    let mut bytes = vec![VERSION];
-    bytes.extend(encode(value));
-    bytes
-}
-
-pub(super) fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DatabaseError> {
-    match bytes.split_first() {
-        Some((&VERSION, rest)) => {
-            decode("catalogue", rest).map_err(|error| DatabaseError::Invalid(error.cause))
-        }
-        _ => Err(DatabaseError::Invalid("an entry of another version".into())),
-    }
 }
 
 pub(super) fn moment(ms: u64) -> i64 {

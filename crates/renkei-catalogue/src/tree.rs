@@ -5,7 +5,8 @@
 
 use super::database::{Connection, DatabaseError, Pool, Query, Row, Value, Work, query};
 use super::failed;
-use super::transfers::{count, moment, pack, unpack};
+use super::stored::{Stored, pack, unpack};
+use super::transfers::{count, moment};
 use super::tree_commit::{FIND_NAMES, FIND_NODES};
 use super::tree_rows::{
     BulkStatement, Scope, Script, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at, store,
@@ -13,11 +14,13 @@ use super::tree_rows::{
 use super::trees::VolumeId;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
+use renkei_core::format::Format;
 use renkei_core::namespace::memory::MemoryTree;
 use renkei_core::namespace::{
     Content, Delta, Dentry, Name, Node, NodeId, Origin, ROOT, Record, SequencedChange,
 };
 use renkei_core::path::RelPath;
+use renkei_core::wire::decode;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -96,6 +99,10 @@ pub struct HeldReplica {
     pub stamp: Stamp,
     /// BLAKE3 digest of the content, once it is known.
     pub digest: Option<[u8; 32]>,
+}
+
+impl Stored for HeldReplica {
+    const FORMAT: Format<Self> = Format::numbered("replica of a file", &[decode]);
 }
 
 /// Flag of a version that this site made and that had no record when it was noted.
@@ -396,7 +403,7 @@ impl VolumeTree {
 
     fn values_after<T>(&self, sql: &'static str, after: u64, most: usize) -> Result<Vec<T>, Error>
     where
-        T: serde::de::DeserializeOwned,
+        T: Stored,
     {
         self.read("read", |connection| {
             let query = self.ask(sql).bind(moment(after)).bind(count(most));

@@ -2,17 +2,18 @@
 //! them.
 
 use super::database::Value;
-use super::transfers::pack;
+use super::stored::pack;
 use super::tree::{HeldReplica, Position, VolumeTree};
 use super::tree_commit::stored;
+use super::tree_note::TreeNote;
 use super::tree_rows::{BulkStatement, Script, store};
 use renkei_core::error::Error;
 use renkei_core::namespace::{Delta, NodeId, Origin, Record, SequencedChange};
-use renkei_core::wire::{encode, violation};
+use renkei_core::wire::{decode, encode, violation};
 use std::collections::BTreeMap;
 
 /// Key of the note in a copy with the number and the digest of its last record.
-pub const MARK: &str = "mark";
+pub const MARK: TreeNote<(u64, [u8; 32])> = TreeNote::of("mark", &[decode]);
 
 /// The digest of a record, the same at all sites.
 pub fn record_digest(record: &Record) -> [u8; 32] {
@@ -54,7 +55,8 @@ impl VolumeTree {
         self.forget_pending(&mut script, own);
         self.put_held(&mut script, held);
         if let Some(last) = new.last() {
-            self.put_note(&mut script, MARK, encode(&(last.seq, record_digest(last))));
+            let (key, value) = MARK.row(&(last.seq, record_digest(last)));
+            self.put_note(&mut script, &key, value);
         }
         self.store_position(&mut script, &position);
         self.run("follow", || script.commit(work))?;

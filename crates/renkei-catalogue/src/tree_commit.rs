@@ -5,7 +5,8 @@
 //! thousand files is written once. The volume's row is locked first, so batches of several daemons are serialised.
 
 use super::database::{DatabaseError, Row, Value, Work};
-use super::transfers::{moment, pack};
+use super::stored::pack;
+use super::transfers::moment;
 use super::tree::{HeldReplica, POSITION_COLUMNS, Position, VolumeTree, position_at};
 use super::tree_rows::{BulkStatement, Script, by_name, id_at, node_at, number, spot_at, store};
 use renkei_core::error::Error;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Differences in usage by owner.
 type ByDifference = BTreeMap<String, Difference>;
 /// A note with its key.
-type Note = (&'static str, Vec<u8>);
+type Note = (String, Vec<u8>);
 
 impl VolumeTree {
     /// Decides changes in order against the tree, and stores the records, their effects, and the position,
@@ -94,7 +95,7 @@ impl VolumeTree {
         self.note_away(&mut script, records);
         self.put_held(&mut script, held);
         if let Some((key, value)) = note {
-            self.put_note(&mut script, key, value);
+            self.put_note(&mut script, &key, value);
         }
         self.store_position(&mut script, &position);
         script.commit(work)?;

@@ -1,7 +1,8 @@
 //! The switch of a copy to the tree of another log, after the home was restored from a backup.
 
 use super::database::Value;
-use super::transfers::{moment, pack};
+use super::stored::pack;
+use super::transfers::moment;
 use super::tree::{HeldReplica, Position, VolumeTree, position_at};
 use super::tree_apply::KEEP;
 use super::tree_commit::stored;

@@ -5,12 +5,15 @@
 //! what the copy had between its ends; so an old copy becomes the new one without being emptied before.
 
 use super::database::{Connection, DatabaseError};
-use super::transfers::{count, moment, pack, unpack};
+use super::stored::{Stored, pack, unpack};
+use super::transfers::{count, moment};
 use super::tree::{Position, VolumeTree};
 use super::tree_rows::{Script, id_at, name_at, node_at, signed, store};
 use renkei_core::error::Error;
+use renkei_core::format::Format;
 use renkei_core::namespace::page::{Extent, Page, Reached};
 use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId, Origin};
+use renkei_core::wire::decode;
 use renkei_core::wire::violation;
 use serde::{Deserialize, Serialize};
 
@@ -20,14 +23,18 @@ const FORGOTTEN_AT_ONCE: i64 = 10_000;
 const NEVER: u64 = i64::MAX as u64;
 
 /// Progress of loading pages.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Coming {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Coming {
     /// The extent of the home's tree when the first page was read.
-    extent: Extent,
+    pub(super) extent: Extent,
     /// The last record that a page may contain.
-    until: u64,
+    pub(super) until: u64,
     /// The cursor for the next page.
-    next: Reached,
+    pub(super) next: Reached,
+}
+
+impl Stored for Coming {
+    const FORMAT: Format<Self> = Format::numbered("pages of a volume", &[decode]);
 }
 
 /// The range of keys that a page covers, in the order of the database: the key before the first row, and the last

@@ -4,7 +4,7 @@
 //! them prepared.
 
 use super::database::{Connection, DatabaseError, Pool, Query, Row, Value, Work, query};
-use super::transfers::{pack, unpack};
+use super::stored::{pack, unpack};
 use renkei_core::namespace::{Delta, Dentry, Name, Node, NodeId};
 use std::fmt::Write as _;
 use std::sync::Arc;

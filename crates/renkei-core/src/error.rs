@@ -586,6 +586,8 @@ codes! {
         "free space there, or transfers will fail with RK-STORE-6";
     NoProgress = "RK-SYS-7", Unavailable, Later, "the queue makes no progress",
         "see the cause; `renkei doctor` at the PoP shows what the transfers wait for";
+    FormatNewer = "RK-SYS-8", Internal, Never, "the stored state is of a newer version of renkei",
+        "run the newer version again, or restore a backup that was made before the update; nothing was changed";
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@
 pub use super::journal_file::{LockedFile, leads_to};
 use renkei_config::home::open_regular;
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::journal::{Brief, Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State};
+use renkei_core::mover::journal::{
+    Brief, Header, MAX_RECORD_BYTES, RECORD_HEAD_BYTES, Record, State, check_version,
+};
 use renkei_core::wire::message::TransferId;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -66,12 +68,13 @@ pub struct Journal<F = LockedFile> {
 impl Journal {
     /// Opens or creates the journal of `header.job` in `folder` and returns the state it holds.
     ///
-    /// A journal of another job or version, or a corrupt one, is set aside as `*.bad`. One that is very long, or
+    /// A journal of another job, or a corrupt one, is set aside as `*.bad`. One that is very long, or
     /// takes more than half of the memory that `allow` ever grants a session, is started afresh, and its files are
     /// sent again: it must not keep the job from completing. The header is durable when this returns.
     ///
     /// # Errors
-    /// `TransferBusy` if another transfer holds the lock; `JournalBroken` if the folder cannot be used; the errors of
+    /// `TransferBusy` if another transfer holds the lock; `FormatNewer` for a journal of a newer version, which is
+    /// unchanged; `JournalBroken` if the folder cannot be used; the errors of
     /// `allow` except `TooManyEntries`, with the journal unchanged.
     pub fn open(folder: &Path, header: &Header, allow: Allow<'_>) -> Result<(Self, State), Error> {
         let path = Self::path_of(folder, header.job);
@@ -194,6 +197,9 @@ fn read(file: &impl LogFile, allow: Allow<'_>) -> Result<Option<(State, u64)>, E
     let (mut state, mut good, mut bytes) = (State::default(), 0, Vec::new());
     loop {
         let part = read_part(file, good, &mut bytes).map_err(|error| broken(file.path(), error))?;
+        if good == 0 {
+            check_version(&bytes)?;
+        }
         let used = state.absorb(&bytes);
         bytes.drain(..used);
         good += used as u64;
@@ -233,6 +239,9 @@ pub fn look(path: &Path) -> Result<Option<(Brief, bool)>, Error> {
     loop {
         let part = (&mut file).take(PART_BYTES).read_to_end(&mut bytes);
         let part = part.map_err(|error| broken(path, error))?;
+        if brief.header.is_none() {
+            check_version(&bytes)?;
+        }
         let used = brief.absorb(&bytes);
         bytes.drain(..used);
         if part == 0 || bytes.len() > RECORD_HEAD_BYTES + MAX_RECORD_BYTES {

@@ -26,6 +26,8 @@ pub mod scope;
 pub mod snapshot;
 pub mod status;
 pub mod storage;
+#[cfg(test)]
+mod stored_tests;
 mod submission;
 pub mod transfer;
 pub mod volume;

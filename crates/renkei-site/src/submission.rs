@@ -4,19 +4,25 @@
 
 use renkei_catalogue::{Row, hex_id};
 use renkei_core::error::{Code, Error};
+use renkei_core::format::Format;
 use renkei_core::mover::filter::Filter;
 use renkei_core::path::SiteName;
 use renkei_core::queue::Link;
+use renkei_core::wire::decode;
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::queue::Submission;
-use renkei_core::wire::{decode, encode};
 use renkei_net::unix_ms;
 use std::time::SystemTime;
 
-/// Version of the encoded submission.
-const SPEC_VERSION: u8 = 1;
-/// Version of the encoded submission with a filter appended.
-const FILTERED_SPEC_VERSION: u8 = 2;
+/// The format of a submission: alone in version 1, with its filter in version 2.
+pub(crate) const SPEC: Format<Submission> = Format::numbered(
+    "submission",
+    &[decode, |kind, bytes| {
+        let (mut submission, filter): (Submission, Filter) = decode(kind, bytes)?;
+        submission.set_filter(&filter);
+        Ok(submission)
+    }],
+);
 
 /// The short form of an id, for messages.
 pub(crate) fn short(id: &TransferId) -> String {
@@ -41,26 +47,15 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Decodes the submission of a row.
 pub(crate) fn read_spec(row: &Row) -> Result<Submission, Error> {
-    match row.spec.split_first() {
-        Some((&SPEC_VERSION, rest)) => decode("catalogue", rest),
-        Some((&FILTERED_SPEC_VERSION, rest)) => {
-            let (mut submission, filter): (Submission, Filter) = decode("catalogue", rest)?;
-            submission.set_filter(&filter);
-            Ok(submission)
-        }
-        _ => {
-            let cause = "it was submitted to another version of renkei";
-            Err(Error::new(Code::CatalogueFailed, "read", short(&row.id), cause))
-        }
-    }
+    SPEC.decode(&row.spec)
 }
 
-/// Encodes a submission for a row.
+/// Encodes a submission for a row; one without a filter as before there were any.
 pub(crate) fn write_spec(submission: &Submission) -> Vec<u8> {
     let filter = &submission.send.filter;
     match filter.is_empty() {
-        true => [vec![SPEC_VERSION], encode(submission)].concat(),
-        false => [vec![FILTERED_SPEC_VERSION], encode(&(submission, filter))].concat(),
+        true => SPEC.encode_as(1, submission),
+        false => SPEC.encode_as(2, &(submission, filter)),
     }
 }
 

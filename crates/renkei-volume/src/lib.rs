@@ -23,6 +23,8 @@ mod root_identity;
 pub mod settings;
 #[cfg(test)]
 mod store_conformance;
+#[cfg(test)]
+mod stored_tests;
 pub mod volume_config;
 pub mod volume_status;
 

@@ -7,18 +7,18 @@
 //! incarnation that it followed, its last record and the digest of that record; the digest also reveals a restore
 //! that was not noted.
 
-use renkei_catalogue::{MARK, VolumeTree, record_digest};
+use renkei_catalogue::{MARK, TreeNote, VolumeTree, record_digest};
 use renkei_core::error::{Code, Error};
+use renkei_core::wire::decode;
 use renkei_core::wire::volume::{Descent, Incarnation};
-use renkei_core::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 
-/// Key of the note in the home's tree with the lineage.
-const LINEAGE: &str = "lineage";
-/// Key of the note in a follower's copy with the incarnation that it follows.
-const FOLLOWED: &str = "incarnation";
-/// Key of the note with the incarnations that it followed before.
-const FORMER: &str = "former incarnations";
+/// The note in the home's tree with the lineage.
+pub(crate) const LINEAGE: TreeNote<Lineage> = TreeNote::of("lineage", &[decode]);
+/// The note in a follower's copy with the incarnation that it follows.
+pub(crate) const FOLLOWED: TreeNote<Incarnation> = TreeNote::of("incarnation", &[decode]);
+/// The note with the incarnations that it followed before.
+pub(crate) const FORMER: TreeNote<Vec<(Incarnation, u64)>> = TreeNote::of("former incarnations", &[decode]);
 /// Former incarnations that are kept.
 const MOST_FORMER: usize = 16;
 
@@ -43,16 +43,21 @@ pub struct Claim {
 }
 
 impl Lineage {
+    #[cfg(test)]
+    pub(crate) fn of(now: Incarnation, before: Vec<(Incarnation, u64)>) -> Self {
+        Lineage { now, before }
+    }
+
     /// The lineage of a volume's log at its home; a log without one gets the incarnation `fresh`.
     ///
     /// # Errors
     /// `CatalogueFailed`.
     pub fn of_home(tree: &VolumeTree, fresh: Incarnation) -> Result<Self, Error> {
-        if let Some(bytes) = tree.note(LINEAGE)? {
-            return decode("lineage", &bytes);
+        if let Some(lineage) = LINEAGE.read(tree)? {
+            return Ok(lineage);
         }
         let lineage = Lineage { now: fresh, before: Vec::new() };
-        tree.set_note(LINEAGE, &encode(&lineage))?;
+        LINEAGE.write(tree, &lineage)?;
         Ok(lineage)
     }
 
@@ -65,7 +70,7 @@ impl Lineage {
         if lineage.now != fresh {
             lineage.before.push((lineage.now, tree.position()?.seq));
             lineage.now = fresh;
-            tree.set_note(LINEAGE, &encode(&lineage))?;
+            LINEAGE.write(tree, &lineage)?;
         }
         Ok(())
     }
@@ -112,15 +117,8 @@ pub fn mark_at(tree: &VolumeTree, seq: u64) -> Result<Option<[u8; 32]>, Error> {
 /// `CatalogueFailed`.
 pub fn claim(tree: &VolumeTree) -> Result<Claim, Error> {
     let after = tree.position()?.seq;
-    let incarnation = match tree.note(FOLLOWED)? {
-        Some(bytes) => Some(decode("incarnation", &bytes)?),
-        None => None,
-    };
-    let mark: Option<(u64, [u8; 32])> = match tree.note(MARK)? {
-        Some(bytes) => Some(decode("mark", &bytes)?),
-        None => None,
-    };
-    let mark = mark.filter(|(seq, _)| *seq == after).map(|(_, mark)| mark);
+    let incarnation = FOLLOWED.read(tree)?;
+    let mark = MARK.read(tree)?.filter(|(seq, _)| *seq == after).map(|(_, mark)| mark);
     Ok(Claim { incarnation, after, mark })
 }
 
@@ -136,7 +134,7 @@ pub fn former_claims(tree: &VolumeTree) -> Result<Vec<Claim>, Error> {
 }
 
 fn former(tree: &VolumeTree) -> Result<Vec<(Incarnation, u64)>, Error> {
-    tree.note(FORMER)?.map_or(Ok(Vec::new()), |bytes| decode("former incarnations", &bytes))
+    Ok(FORMER.read(tree)?.unwrap_or_default())
 }
 
 /// Notes that a follower's copy is of this incarnation from now on, with all its records.
@@ -164,8 +162,8 @@ pub(super) fn followed_notes(
     former.drain(..former.len().saturating_sub(MOST_FORMER));
     // The digest of the last record is that of the former log, even if the new one has as many records.
     let mark = if until < tree.position()?.seq { Some((0u64, [0u8; 32])) } else { None };
-    let mut notes = vec![(FOLLOWED.to_owned(), encode(&incarnation)), (FORMER.to_owned(), encode(&former))];
-    notes.extend(mark.map(|mark| (MARK.to_owned(), encode(&mark))));
+    let mut notes = vec![FOLLOWED.row(&incarnation), FORMER.row(&former)];
+    notes.extend(mark.map(|mark| MARK.row(&mark)));
     Ok(notes)
 }
 
@@ -199,7 +197,7 @@ mod tests {
         let tree = renkei_catalogue::Trees::open("", &renkei_config::home::Home::at(folder.path())).unwrap();
         let tree = tree.tree([7; 16]).unwrap();
         let seq = tree.decide(&crate::deep_tree::deep()[..2]).unwrap().len() as u64;
-        tree.set_note(MARK, &encode(&(seq, [5u8; 32]))).unwrap();
+        MARK.write(&tree, &(seq, [5u8; 32])).unwrap();
         note_followed(&tree, [1; 16]).unwrap();
         assert_eq!(
             claim(&tree).unwrap(),

@@ -1,5 +1,6 @@
 //! Values of columns, and the errors of databases.
 
+use renkei_core::error::Error;
 use std::fmt;
 
 /// A value of a column.
@@ -128,6 +129,8 @@ pub(crate) enum DatabaseError {
     Postgres(sqlx::Error),
     /// The database has something that this program cannot read.
     Invalid(String),
+    /// A value or a table was stored by a newer version of renkei.
+    Newer(Error),
     /// The database was closed.
     Closed,
 }
@@ -138,6 +141,7 @@ impl fmt::Display for DatabaseError {
             DatabaseError::Sqlite(error) => error.fmt(out),
             DatabaseError::Postgres(error) => error.fmt(out),
             DatabaseError::Invalid(cause) => out.write_str(cause),
+            DatabaseError::Newer(error) => error.fmt(out),
             DatabaseError::Closed => out.write_str("the database was closed"),
         }
     }

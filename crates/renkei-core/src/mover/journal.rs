@@ -12,6 +12,8 @@
 
 use super::digest::slot_range;
 use crate::entry::{FileTime, Stamp};
+use crate::error::Error;
+use crate::format::newer;
 use crate::former_names::current_principal;
 use crate::path::{Place, RelPath};
 use crate::wire::message::TransferId;
@@ -22,6 +24,8 @@ use std::collections::{BTreeMap, HashMap};
 pub const VERSION: u16 = 4;
 /// Oldest version that is read.
 const OLDEST: u16 = 2;
+/// Number of the variant [`Record::Header`].
+const HEADER: u32 = 0;
 /// Longest record; a larger length indicates a torn tail.
 pub const MAX_RECORD_BYTES: usize = 64 << 10;
 
@@ -124,6 +128,12 @@ impl Record {
 
     /// Parses the first record of `bytes`; `None` at the end or where the tail is torn.
     fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
+        let (body, rest) = Self::body(bytes)?;
+        Some((crate::wire::decode("journal record", body).ok()?, rest))
+    }
+
+    /// The bytes of the first record, whatever its version.
+    fn body(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         let (length, rest) = bytes.split_first_chunk::<4>()?;
         let (crc, rest) = rest.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*length) as usize;
@@ -131,10 +141,20 @@ impl Record {
             return None;
         }
         let (body, rest) = rest.split_at(length);
-        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
-            return None;
-        }
-        Some((crate::wire::decode("journal record", body).ok()?, rest))
+        (crc32fast::hash(body) == u32::from_le_bytes(*crc)).then_some((body, rest))
+    }
+}
+
+/// Refuses a journal, by its first bytes, whose header is of a newer version. Such a header still begins with its
+/// variant and its version.
+///
+/// # Errors
+/// `FormatNewer`.
+pub fn check_version(bytes: &[u8]) -> Result<(), Error> {
+    let head = Record::body(bytes).and_then(|(body, _)| postcard::take_from_bytes::<(u32, u16)>(body).ok());
+    match head {
+        Some(((HEADER, version), _)) if version > VERSION => Err(newer("journal", version, VERSION)),
+        _ => Ok(()),
     }
 }
 
@@ -303,6 +323,7 @@ impl Brief {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Code;
     use proptest::prelude::*;
 
     fn header() -> Header {
@@ -358,6 +379,41 @@ mod tests {
             let mut bytes = Vec::new();
             Record::Header(Header { version, ..header() }).write(&mut bytes);
             assert_eq!((State::read(&bytes).1, Brief::default().absorb(&bytes)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_journal_of_a_newer_version_is_refused_even_if_its_header_has_other_fields() {
+        assert_eq!(check_version(&written(&[slot(0)])), Ok(()));
+        let body = crate::wire::encode(&(HEADER, VERSION + 1, "fields of a newer version"));
+        let head = [(body.len() as u32).to_le_bytes(), crc32fast::hash(&body).to_le_bytes()].concat();
+        let newer = [head, body].concat();
+        assert_eq!(check_version(&newer).unwrap_err().code, Code::FormatNewer);
+        for torn in [&newer[..newer.len() - 1], &[]] {
+            assert_eq!(check_version(torn), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_recorded_journal_is_read_and_written_as_ever() {
+        let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
+        let source = Stamp { size: 3 << 20, mtime: time, ctime: time, ino: 77 };
+        let to = Some(Place::parse(b"/data/in").unwrap().unwrap());
+        let records = [
+            Record::Header(Header { to, ..header() }),
+            Record::Slot { key: [9; 16], source, temp_ino: 3, slot: 300, digest: [8; 32] },
+            Record::Finished { key: [7; 16], source, ino: 5 },
+            Record::Dropped { key: [6; 16] },
+            Record::Owner("alice@kek".into()),
+            Record::Transfer([5; 16]),
+            Record::AtRest { key: [9; 16], changed: time },
+        ];
+        let lines = records.iter().map(|record| crate::units::hex(&crate::wire::encode(record)));
+        let recorded: Vec<&str> = include_str!("../../tests/journal.txt").lines().collect();
+        assert_eq!(lines.collect::<Vec<_>>(), recorded);
+        for (line, record) in recorded.iter().zip(&records) {
+            let bytes = crate::format::bytes_of(line);
+            assert_eq!(crate::wire::decode::<Record>("journal record", &bytes).as_ref(), Ok(record));
         }
     }
 

@@ -18,11 +18,12 @@ use super::buffer::digests::{DIGESTS, sync};
 use renkei_config::home::{file_error, make_private_dir, write_file};
 use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
 use renkei_core::error::{Code, Error};
+use renkei_core::format::Format;
 use renkei_core::identity::Principal;
 use renkei_core::path::RelPath;
 use renkei_core::wire::buffer::{Room, Standing};
+use renkei_core::wire::decode;
 use renkei_core::wire::message::TransferId;
-use renkei_core::wire::{decode, encode};
 use renkei_mover::hex;
 use renkei_net::identity::account::Account;
 use renkei_store::local::{AccessMode, LocalStore};
@@ -37,8 +38,8 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Version of the reservation file.
-const VERSION: u8 = 1;
+/// The format of the reservation file.
+pub(crate) const FORMAT: Format<Reservation> = Format::numbered("reservation", &[decode]);
 /// Name of the reservation file in a transfer's folder.
 const RESERVATION: &str = "reservation";
 /// Name of the tree beside it.
@@ -53,7 +54,6 @@ pub(super) const UNFINISHED_MS: u64 = 24 * 3600 * 1000;
 /// The reservation of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    version: u8,
     /// The principal that is charged.
     pub owner: Principal,
     /// The account that writes and reads the files.
@@ -72,7 +72,7 @@ impl Reservation {
     /// A reservation of `bytes`.
     pub fn new(owner: &Principal, account: &str, bytes: u64, now_ms: u64, until_ms: u64) -> Self {
         let (owner, account) = (owner.clone(), account.to_owned());
-        Reservation { version: VERSION, owner, account, bytes, since_ms: now_ms, until_ms, sealed: false }
+        Reservation { owner, account, bytes, since_ms: now_ms, until_ms, sealed: false }
     }
 }
 
@@ -116,8 +116,8 @@ impl Buffer {
     /// Opens the buffer in a folder, which is created if missing, and recovers its content.
     ///
     /// # Errors
-    /// `BufferExposed`, `BufferMissing` if another process has it, and those of the file system; an unreadable
-    /// reservation makes its files orphans.
+    /// `BufferExposed`, `BufferMissing` if another process has it, and those of the file system; `FormatNewer` for a
+    /// reservation of a newer version. Any other unreadable reservation makes its files orphans.
     pub fn open(folder: &Path, limits: Limits) -> Result<Self, Error> {
         refuse_exposed(folder, &[geteuid().as_raw()])?;
         make_private_dir(folder)?;
@@ -133,6 +133,7 @@ impl Buffer {
                     known.push(Known { id, owner, bytes, until_ms });
                     kept.insert(id, reservation);
                 }
+                Err(error) if error.code == Code::FormatNewer => return Err(error),
                 Err(error) => {
                     tracing::warn!(transfer = hex(&id), %error, "files in the buffer belong to no transfer")
                 }
@@ -537,7 +538,7 @@ fn make_tree(path: &Path, account: &str) -> Result<(), Error> {
 }
 
 fn write_reservation(path: &Path, reservation: &Reservation) -> Result<(), Error> {
-    write_file(&path.join(RESERVATION), &encode(reservation), 0o600)
+    write_file(&path.join(RESERVATION), &FORMAT.encode(reservation), 0o600)
 }
 
 fn read(path: &Path) -> Result<Reservation, Error> {
@@ -547,15 +548,7 @@ fn read(path: &Path) -> Result<Reservation, Error> {
     if !data.is_file() || data.len() > MAX_RESERVATION_BYTES {
         return Err(Error::new(Code::IoFailed, "read", path.display(), "it is no reservation"));
     }
-    let reservation: Reservation =
-        decode("reservation", &std::fs::read(path).map_err(|error| file_error("read", path, &error))?)?;
-    match reservation.version {
-        VERSION => Ok(reservation),
-        other => {
-            let cause = format!("version {other}, this program knows {VERSION}");
-            Err(Error::new(Code::IoFailed, "read", path.display(), cause))
-        }
-    }
+    FORMAT.decode(&std::fs::read(path).map_err(unusable)?)
 }
 
 #[cfg(test)]
@@ -652,7 +645,11 @@ mod tests {
         let of = |number: u8| dir.path().join(hex(&id(number)));
         // An interrupted removal, an unreadable reservation, and an unrelated folder.
         fs::remove_file(of(2).join(RESERVATION)).unwrap();
-        fs::write(of(3).join(RESERVATION), b"\x09nonsense").unwrap();
+        // That of a newer version is refused, and left alone.
+        fs::write(of(3).join(RESERVATION), [FORMAT.version() + 1, 7]).unwrap();
+        assert_eq!(Buffer::open(dir.path(), LIMITS).err().unwrap().code, Code::FormatNewer);
+        assert!(of(2).exists() && of(3).exists());
+        fs::write(of(3).join(RESERVATION), b"\x01nonsense").unwrap();
         fs::create_dir(dir.path().join("lost+found")).unwrap();
         let buffer = Buffer::open(dir.path(), LIMITS).unwrap();
         let owners: Vec<_> = buffer.owners().into_iter().collect();

@@ -14,11 +14,12 @@ use crate::transfer::cleanup::ABANDONED_AFTER;
 use renkei_catalogue::{Row, hex_id};
 use renkei_config::home::{make_private_dir, open_regular, write_file};
 use renkei_core::error::{Code, Error, Retry};
+use renkei_core::format::Format;
 use renkei_core::path::SiteName;
 use renkei_core::queue::State;
+use renkei_core::wire::decode;
 use renkei_core::wire::message::{Request, TransferId};
 use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
-use renkei_core::wire::{decode, encode};
 use renkei_mover::connect::dial::Dialler;
 use renkei_net::identity::delegation::Delegation;
 use serde::{Deserialize, Serialize};
@@ -31,19 +32,19 @@ use std::time::Duration;
 
 /// Retry interval for unreachable sites.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
-/// Version of the notes.
-const VERSION: u8 = 1;
+/// The format of a note.
+pub(crate) const FORMAT: Format<Given> = Format::numbered("cancelled transfer", &[decode]);
 /// Maximum size of a note.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A note: a cancelled transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Given {
-    transfer: TransferId,
-    owner: String,
-    to: SiteName,
-    storage: String,
-    since_ms: u64,
+pub(crate) struct Given {
+    pub(crate) transfer: TransferId,
+    pub(crate) owner: String,
+    pub(crate) to: SiteName,
+    pub(crate) storage: String,
+    pub(crate) since_ms: u64,
 }
 
 /// The clean-up of cancelled transfers.
@@ -118,8 +119,7 @@ impl CancelCleanup {
         let folder = self.given_up_folder();
         make_private_dir(self.context.home().state_dir())?;
         make_private_dir(&folder)?;
-        let bytes = [&[VERSION][..], &encode(&given)].concat();
-        write_file(&folder.join(hex_id(&row.id)), &bytes, 0o600)
+        write_file(&folder.join(hex_id(&row.id)), &FORMAT.encode(&given), 0o600)
     }
 
     /// Whether a transfer is still cancelled: a retry needs the data that had arrived.
@@ -226,9 +226,12 @@ fn notes(folder: &Path) -> Vec<(PathBuf, Given)> {
         let mut bytes = Vec::new();
         let file = open_regular(&path, OpenOptions::new().read(true)).ok()?;
         file.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
-        match bytes.split_first() {
-            Some((&VERSION, rest)) => Some((path, decode("note", rest).ok()?)),
-            _ => None,
+        match FORMAT.decode(&bytes) {
+            Ok(given) => Some((path, given)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a note of a cancelled transfer is left alone");
+                None
+            }
         }
     };
     listing.flatten().filter_map(|listed| read(listed.path())).collect()
@@ -249,8 +252,8 @@ mod tests {
             since_ms: 5,
         };
         let path = folder.path().join("07");
-        std::fs::write(&path, [&[VERSION][..], &encode(&given)].concat()).unwrap();
-        std::fs::write(folder.path().join("08"), [VERSION + 1, 0, 0]).unwrap();
+        std::fs::write(&path, FORMAT.encode(&given)).unwrap();
+        std::fs::write(folder.path().join("08"), [FORMAT.version() + 1, 0, 0]).unwrap();
         std::fs::write(folder.path().join("09"), b"").unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("10"), 0o600.into()).unwrap();
         assert_eq!(notes(folder.path()), [(path, given)]);

@@ -8,7 +8,7 @@ use crate::Context;
 use renkei_config::home::{Home, open_regular};
 use renkei_core::buffer::{STORAGE, split};
 use renkei_core::error::{Code, Error};
-use renkei_core::mover::journal::{Header, State};
+use renkei_core::mover::journal::{Header, State, check_version};
 use renkei_core::path::{Place, RelPath};
 use renkei_mover::journal::{Journal, leads_to};
 use renkei_net::identity::account::Account;
@@ -120,6 +120,7 @@ fn clean_one(
     }
     let mut start = Vec::new();
     file.by_ref().take(HEADER_BYTES).read_to_end(&mut start).map_err(broken)?;
+    check_version(&start)?;
     let removed = match State::read(&start).0.header {
         Some(header) if path.extension() == Some(OsStr::new("journal")) => {
             let Destination { store, path, account } = find(&header)?;

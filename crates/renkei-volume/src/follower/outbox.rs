@@ -10,7 +10,7 @@ use super::peer_followers::PeerFollowers;
 use super::plain_file::Asides;
 use super::site_lease::FollowerLease;
 use super::wal::{Sign, Wal, WalRecord};
-use renkei_catalogue::{HeldReplica, TreeReader, VolumeTree, follow_names};
+use renkei_catalogue::{HeldReplica, TreeNote, TreeReader, VolumeTree, follow_names};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::dir_aliases::DirAliases;
 use renkei_core::namespace::follower::{Follower, Refused};
@@ -20,8 +20,8 @@ use renkei_core::namespace::source::Fellow;
 use renkei_core::namespace::tree::MAX_DEPTH;
 use renkei_core::namespace::{Change, Dentry, Kind, Name, Node, NodeId, Origin, ROOT, SequencedChange};
 use renkei_core::path::RelPath;
+use renkei_core::wire::decode;
 use renkei_core::wire::file::Changed;
-use renkei_core::wire::{decode, encode};
 use renkei_store::Dir;
 use renkei_store::leases::LeaseTable;
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Key of the note in the tree with the home's last answer on this site (`Enlisted`).
-const ENLISTED: &str = "enlisted";
-/// Key of the note with the last refusals.
-const REFUSALS: &str = "refusals";
+/// The note in the tree with the home's last answer on this site (`Enlisted`).
+pub(crate) const ENLISTED: TreeNote<Enlisted> = TreeNote::of("enlisted", &[decode]);
+/// The note with the last refusals.
+pub(crate) const REFUSALS: TreeNote<Vec<Refusal>> = TreeNote::of("refusals", &[decode]);
 /// Refusals that are kept.
 const MOST_REFUSALS: usize = 20;
 /// Changes read from the database at once.
@@ -57,7 +57,7 @@ pub struct Enlisted {
 
 /// The note for a registration, with its key.
 pub(crate) fn enlisted_note(enlisted: &Enlisted) -> (String, Vec<u8>) {
-    (ENLISTED.to_owned(), encode(enlisted))
+    ENLISTED.row(enlisted)
 }
 
 /// Notes that the copy was restored from an older state: later changes may exist at the home, so no change is
@@ -66,9 +66,8 @@ pub(crate) fn enlisted_note(enlisted: &Enlisted) -> (String, Vec<u8>) {
 /// # Errors
 /// `CatalogueFailed`.
 pub fn note_restored(tree: &VolumeTree) -> Result<(), Error> {
-    let Some(bytes) = tree.note(ENLISTED)? else { return Ok(()) };
-    let enlisted: Enlisted = decode("enlisted", &bytes)?;
-    tree.set_note(ENLISTED, &encode(&Enlisted { is_ready: false, ..enlisted }))
+    let Some(enlisted) = ENLISTED.read(tree)? else { return Ok(()) };
+    ENLISTED.write(tree, &Enlisted { is_ready: false, ..enlisted })
 }
 
 /// A change of this site that the home refused.
@@ -246,10 +245,7 @@ impl Outbox {
     ) -> Result<Arc<Self>, Error> {
         let (unkept, left) = Wal::open(journal)?;
         let has_left = AtomicBool::new(!left.is_empty());
-        let enlisted = match tree.note(ENLISTED)? {
-            Some(bytes) => Some(decode("enlisted", &bytes)?),
-            None => None,
-        };
+        let enlisted = ENLISTED.read(&tree)?;
         let state =
             State { ids: 0..0, beside: HashMap::new(), aliases: HashMap::new(), unkept, asides: None, left };
         let seen = Seen { enlisted, ..Seen::default() };
@@ -638,7 +634,7 @@ impl Outbox {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn refusals(&self) -> Result<Vec<Refusal>, Error> {
-        self.tree.note(REFUSALS)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("refusals", &bytes))
+        Ok(REFUSALS.read(&self.tree)?.unwrap_or_default())
     }
 
     /// The peers of this site.
@@ -698,7 +694,7 @@ impl Outbox {
 
     fn note(&self, before: Option<Enlisted>, enlisted: Enlisted) -> Result<(), Error> {
         if before != Some(enlisted) {
-            self.tree.set_note(ENLISTED, &encode(&enlisted))?;
+            ENLISTED.write(&self.tree, &enlisted)?;
             self.show(|seen| seen.enlisted = Some(enlisted));
         }
         Ok(())
@@ -714,7 +710,7 @@ impl Outbox {
             refusals.push(refusal);
         }
         let surplus = refusals.len().saturating_sub(MOST_REFUSALS);
-        self.tree.set_note(REFUSALS, &encode(&refusals[surplus..].to_vec()))
+        REFUSALS.write(&self.tree, &refusals[surplus..].to_vec())
     }
 
     // ---- storing -----------------------------------------------------------------------------------------------------

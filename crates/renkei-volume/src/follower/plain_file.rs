@@ -57,7 +57,7 @@ impl Parted {
         format!("{:016x}-{:016x}-{:016x}", self.id.0, self.beside.0, self.number).into_bytes()
     }
 
-    pub(super) fn parse(name: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
         let parts = std::str::from_utf8(name).ok()?.split('-');
         let numbers: Vec<u64> =
             parts.map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;

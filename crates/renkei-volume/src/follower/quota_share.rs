@@ -5,18 +5,19 @@
 //! reachable. Guarantee: a kill at any moment leaves less free space in the share rather than more.
 
 use super::outbox::{Outbox, ReserveState, lock};
+use renkei_catalogue::TreeNote;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::quota_share::{Allowed, Charge, QuotaShare, Room, ShareRequest, charge};
 use renkei_core::namespace::{Change, Kind, Node, NodeId, SequencedChange};
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use renkei_store::Space;
 use std::collections::HashMap;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Key of the note in the tree with the last share.
-const ALLOWANCE: &str = "allowance";
+/// The note in the tree with the last share.
+pub(crate) const ALLOWANCE: TreeNote<QuotaShare> = TreeNote::of("allowance", &[decode]);
 /// Longest wait of a change for a grant of the home.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -26,9 +27,7 @@ impl Outbox {
         &self,
         changes: impl Iterator<Item = &'c SequencedChange>,
     ) -> Result<(), Error> {
-        let kept =
-            self.tree.note(ALLOWANCE)?.map(|note| decode::<QuotaShare>("allowance", &note)).transpose()?;
-        self.set_allowance(kept, changes)
+        self.set_allowance(ALLOWANCE.read(&self.tree)?, changes)
     }
 
     fn set_allowance<'c>(
@@ -107,11 +106,10 @@ impl Outbox {
     }
 
     fn keep_allowance(&self, told: &QuotaShare) -> Result<(), Error> {
-        let note = encode(told);
-        if self.tree.note(ALLOWANCE)?.as_deref() == Some(&note[..]) {
+        if ALLOWANCE.read(&self.tree)?.as_ref() == Some(told) {
             return Ok(());
         }
-        self.tree.set_note(ALLOWANCE, &note)
+        ALLOWANCE.write(&self.tree, told)
     }
 
     /// The log has own changes up to `number`, and the home counts them. Stored before the changes leave the outbox.

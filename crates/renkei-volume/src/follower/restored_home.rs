@@ -13,7 +13,7 @@ use super::outbox::{Enlisted, Outbox, enlisted_note, lock};
 use super::plain_file;
 use super::write_txn::WriteTxn;
 use crate::lineage::followed_notes;
-use renkei_catalogue::{HeldReplica, LogSwitch, VolumeTree, own_version};
+use renkei_catalogue::{HeldReplica, LogSwitch, TreeNote, VolumeTree, own_version};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
@@ -21,8 +21,8 @@ use renkei_core::namespace::{
     ROOT, SequencedChange,
 };
 use renkei_core::path::RelPath;
+use renkei_core::wire::decode;
 use renkei_core::wire::volume::Incarnation;
-use renkei_core::wire::{decode, encode};
 use renkei_store::Detail;
 use renkei_store::Store;
 use renkei_store::local::LocalStore;
@@ -38,8 +38,8 @@ const PAGE: usize = 1000;
 const MOST_LISTED: usize = 100;
 /// Longest name of a file.
 const MAX_NAME_BYTES: usize = 255;
-/// Key of the note with the last report.
-const REPORT: &str = "reconciled";
+/// The note with the last report.
+pub(crate) const REPORT: TreeNote<RestoreReport> = TreeNote::of("reconciled", &[decode]);
 
 /// Prefix of folders for plain files that are not in the volume.
 pub(crate) const KEPT: &str = "renkei-kept-";
@@ -245,7 +245,7 @@ impl Outbox {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn reconciled(&self) -> Result<Option<RestoreReport>, Error> {
-        self.tree.note(REPORT)?.map(|bytes| decode("reconciled", &bytes)).transpose()
+        REPORT.read(&self.tree)
     }
 }
 
@@ -627,7 +627,7 @@ impl<'c> Comparison<'c> {
         let origin = self.terms.enlisted.origin;
         let changes = self.made.into_iter().chain(self.removals).zip(self.first..);
         let changes = changes.map(|(change, number)| SequencedChange { origin, number, change }).collect();
-        let mut notes = vec![enlisted_note(&self.terms.enlisted), (REPORT.to_owned(), encode(&self.report))];
+        let mut notes = vec![enlisted_note(&self.terms.enlisted), REPORT.row(&self.report)];
         notes.extend(followed_notes(&self.pending.tree, self.terms.incarnation, self.terms.until)?);
         self.held.sort_by_key(|(id, _)| *id);
         Ok((LogSwitch { changes, held: self.held, given: self.given, notes }, self.moves, self.report))

@@ -9,10 +9,11 @@ use super::plain_file::{Found, Parted};
 use renkei_catalogue::HeldReplica;
 use renkei_config::home::{append_whole, file_error};
 use renkei_core::entry::FileTime;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
+use renkei_core::format::Format;
 use renkei_core::namespace::{NodeId, SequencedChange};
 use renkei_core::path::RelPath;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,6 +21,9 @@ use std::path::{Path, PathBuf};
 
 /// Size after which the file is rewritten with the remaining entries.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// The format of an entry.
+pub(crate) const FORMAT: Format<WalRecord> = Format::bare("unkept", &[decode]);
 
 /// An entry of the log, written before the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +62,7 @@ impl Wal {
     /// Opens the log, with the entries that a killed PoP left.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Those of the file system; `FormatNewer` for an entry of a newer version, with the log unchanged.
     pub(crate) fn open(path: &Path) -> Result<(Self, Vec<WalRecord>), Error> {
         let failed = |error| file_error("open", path, &error);
         let mut options = File::options();
@@ -66,7 +70,7 @@ impl Wal {
             options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
-        let (found, torn) = read(&bytes);
+        let (found, torn) = read(&bytes)?;
         let whole = (bytes.len() - torn) as u64;
         file.set_len(whole).map_err(failed)?;
         Ok((Wal { path: path.into(), file, bytes: whole }, found))
@@ -119,22 +123,25 @@ impl Wal {
 }
 
 fn line(did: &WalRecord) -> Vec<u8> {
-    let body = encode(did);
+    let body = FORMAT.encode(did);
     let length = u32::try_from(body.len()).expect("what is done at once is shorter than 4 GiB");
     [&length.to_be_bytes()[..], &body].concat()
 }
 
 /// The whole entries, and the number of bytes after them: the last entry may be torn by the kill, before its
 /// operation.
-fn read(mut bytes: &[u8]) -> (Vec<WalRecord>, usize) {
+fn read(mut bytes: &[u8]) -> Result<(Vec<WalRecord>, usize), Error> {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk() {
         let Some((body, rest)) = rest.split_at_checked(u32::from_be_bytes(*length) as usize) else { break };
-        let Ok(did) = decode("unkept", body) else { break };
-        found.push(did);
+        match FORMAT.decode(body) {
+            Ok(did) => found.push(did),
+            Err(error) if error.code == Code::FormatNewer => return Err(error),
+            Err(_) => break,
+        }
         bytes = rest;
     }
-    (found, bytes.len())
+    Ok((found, bytes.len()))
 }
 
 #[cfg(test)]
@@ -164,6 +171,18 @@ mod tests {
         assert!(Wal::open(&path).unwrap().1.is_empty());
         unkept.note(&dids[2]).unwrap();
         assert_eq!(Wal::open(&path).unwrap().1, dids[2..]);
+    }
+
+    #[test]
+    fn a_log_with_an_entry_of_a_newer_version_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.unkept");
+        let body = FORMAT.encode_as(FORMAT.version() + 1, &"of a newer version");
+        let newer =
+            [line(&WalRecord::Followed), [&(body.len() as u32).to_be_bytes()[..], &body].concat()].concat();
+        std::fs::write(&path, &newer).unwrap();
+        assert_eq!(Wal::open(&path).err().unwrap().code, Code::FormatNewer);
+        assert_eq!(std::fs::read(&path).unwrap(), newer);
     }
 
     #[test]

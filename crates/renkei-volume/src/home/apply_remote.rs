@@ -12,22 +12,22 @@ use super::node_paths::NodePaths;
 use super::reconciler::{PAUSE, Reconciler};
 use super::remote_content::INCOMING;
 use crate::reconciler_requests::{Arrived, Ask};
-use renkei_catalogue::OWN;
+use renkei_catalogue::{OWN, TreeNote};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Change, Dentry, Kind, NewKind, NodeId, Record, SequencedChange};
 use renkei_core::path::RelPath;
+use renkei_core::wire::decode;
 use renkei_core::wire::file::Changed;
-use renkei_core::wire::{decode, encode};
 use renkei_store::{Detail, Dir};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
-/// Key of the note with the record after which records may not be materialised.
-const BEGUN: &str = "begun";
-/// Key of the note with plain files that are being moved to their names.
-const PLACING: &str = "placing";
+/// The note with the record after which records may not be materialised.
+pub(crate) const BEGUN: TreeNote<u64> = TreeNote::of("begun", &[decode]);
+/// The note with plain files that are being moved to their names.
+pub(crate) const PLACING: TreeNote<Vec<Placing>> = TreeNote::of("placing", &[decode]);
 /// A plain file that is being moved to its names: the node, the version, and the inode number.
-type Placing = (NodeId, u64, u64);
+pub(crate) type Placing = (NodeId, u64, u64);
 /// Records or nodes read at once.
 const PAGE: usize = 1000;
 
@@ -67,8 +67,8 @@ impl Reconciler {
     /// Repeats what a killed PoP had begun, and reads the list of remote content.
     pub(crate) fn recover(&mut self) -> Result<(), Error> {
         self.compare.uid = self.shared.hands.uid().ok();
-        if let Some(note) = self.tree.note(PLACING)?.filter(|note| !note.is_empty()) {
-            self.expect_placed(decode("placing", &note)?);
+        if let Some(placing) = PLACING.read(&self.tree)? {
+            self.expect_placed(placing);
         }
         self.compare.replacing.recall(&self.tree)?;
         if let Some(after) = self.begun()? {
@@ -112,20 +112,19 @@ impl Reconciler {
     }
 
     fn begun(&self) -> Result<Option<u64>, Error> {
-        let note = self.tree.note(BEGUN)?.filter(|note| !note.is_empty());
-        note.map(|note| decode("begun", &note)).transpose()
+        BEGUN.read(&self.tree)
     }
 
     fn begin(&self) -> Result<(), Error> {
         match self.begun()? {
             Some(_) => Ok(()),
-            None => self.tree.set_note(BEGUN, &encode(&self.tree.position()?.seq)),
+            None => BEGUN.write(&self.tree, &self.tree.position()?.seq),
         }
     }
 
     fn end(&self) -> Result<(), Error> {
         self.forget_if_none()?;
-        self.tree.set_note(BEGUN, &[])
+        self.tree.set_note(BEGUN.key(), &[])
     }
 
     /// Clears the set of directories with remote content if none is left.
@@ -355,7 +354,7 @@ impl Reconciler {
             Some((arrived.id, arrived.version, raw.ino))
         });
         let placing: Vec<Placing> = placing.collect();
-        self.tree.set_note(PLACING, &encode(&placing))?;
+        PLACING.write(&self.tree, &placing)?;
         self.expect_placed(placing);
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! The registry of followers at the home: a note in the volume's tree gives each site that follows a number.
 
-use renkei_catalogue::VolumeTree;
+use renkei_catalogue::{TreeNote, VolumeTree};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
 use renkei_core::path::SiteName;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Key of the note in the home's tree with the followers.
-const FOLLOWERS: &str = "followers";
+/// The note in the home's tree with the followers.
+pub(crate) const FOLLOWERS: TreeNote<Followers> = TreeNote::of("followers", &[decode]);
 
 /// Followers with the origins of their changes.
 pub type Followers = BTreeMap<SiteName, Origin>;
@@ -18,7 +18,7 @@ pub type Followers = BTreeMap<SiteName, Origin>;
 /// # Errors
 /// `CatalogueFailed`.
 pub fn followers(tree: &VolumeTree) -> Result<Followers, Error> {
-    tree.note(FOLLOWERS)?.map_or_else(|| Ok(Followers::new()), |bytes| decode("followers", &bytes))
+    Ok(FOLLOWERS.read(tree)?.unwrap_or_default())
 }
 
 /// The names of the followers with these origins.
@@ -66,6 +66,6 @@ pub fn number_follower(tree: &VolumeTree, site: &SiteName) -> Result<Origin, Err
     let full = || Error::new(Code::TooManyEntries, "follow", site, "the limit of followers is reached");
     let origin = last.checked_add(1).map(Origin).filter(|origin| *origin != Origin::HOME).ok_or_else(full)?;
     known.insert(site.clone(), origin);
-    tree.set_note(FOLLOWERS, &encode(&known))?;
+    FOLLOWERS.write(tree, &known)?;
     Ok(origin)
 }

@@ -1,11 +1,11 @@
 //! The lock between the reconciler and writers at the home, which both change names in the plain tree, and the notes of
 //! names that are being replaced.
 
-use renkei_catalogue::VolumeTree;
+use renkei_catalogue::{TreeNote, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::namespace::NodeId;
 use renkei_core::path::RelPath;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -26,8 +26,8 @@ impl NameLock {
     }
 }
 
-/// Key of the note with plain files that replace remote versions.
-const REPLACING: &str = "replacing";
+/// The note with plain files that replace remote versions.
+pub(crate) const REPLACING: TreeNote<Vec<Successor>> = TreeNote::of("replacing", &[decode]);
 
 /// Noted files at most: many more than can be replaced before the reconciler looks.
 const MAX_NOTED: usize = 256;
@@ -69,13 +69,13 @@ impl Replacing {
             noted.pop_front();
         }
         noted.push_back(successor);
-        tree.set_note(REPLACING, &encode(&Vec::from(noted.clone())))
+        REPLACING.write(tree, &Vec::from(noted.clone()))
     }
 
     /// Reads the files that were stored before the PoP was started.
     pub(crate) fn recall(&self, tree: &VolumeTree) -> Result<(), Error> {
-        if let Some(note) = tree.note(REPLACING)?.filter(|note| !note.is_empty()) {
-            *self.noted() = decode::<Vec<Successor>>("replacing", &note)?.into();
+        if let Some(noted) = REPLACING.read(tree)? {
+            *self.noted() = noted.into();
         }
         Ok(())
     }

@@ -6,22 +6,22 @@
 //! Volumes without quotas do none of this. Changes past renkei are counted, and never refused.
 
 use crate::plain_entry::{Plain, look};
-use renkei_catalogue::VolumeTree;
+use renkei_catalogue::{TreeNote, VolumeTree};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::quota::{Difference, Excess, Ledger, Limit, Quota, Reservation, Use};
-use renkei_core::namespace::quota_share::{QuotaShare, ShareRequest};
+use renkei_core::namespace::quota_share::{GrantedShares, QuotaShare, ShareRequest};
 use renkei_core::namespace::{Origin, Record, SequencedChange};
 use renkei_core::path::RelPath;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use renkei_store::passwd::user_name;
 use renkei_store::{Detail, Dir, Space};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Key of the note in the tree with the shares that were granted to writing sites.
-const HANDED: &str = "handed";
+/// The note in the tree with the shares that were granted to writing sites.
+pub(crate) const HANDED: TreeNote<GrantedShares> = TreeNote::of("handed", &[decode]);
 
 /// Differences in usage, by owners.
 pub(crate) type Parts = Vec<(String, Difference)>;
@@ -97,8 +97,8 @@ impl Quotas {
     /// # Errors
     /// `CatalogueFailed`.
     pub(crate) fn resume_handed(&self, tree: &VolumeTree) -> Result<(), Error> {
-        if let Some(note) = tree.note(HANDED)? {
-            self.state().ledger.resume_handed(decode("handed", &note)?);
+        if let Some(handed) = HANDED.read(tree)? {
+            self.state().ledger.resume_handed(handed);
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Quotas {
         let mut state = self.state();
         let (told, is_more) = state.ledger.hand(origin, taken, claim, writers);
         if is_more {
-            tree.set_note(HANDED, &encode(state.ledger.handed()))?;
+            HANDED.write(tree, state.ledger.handed())?;
         }
         Ok(told)
     }
@@ -146,7 +146,7 @@ impl Quotas {
         let records = tree.decide_noting(changes, |records, by| {
             let last = records.last()?;
             handed.count(last.origin, last.number, by);
-            Some((HANDED, encode(&handed)))
+            Some(HANDED.row(&handed))
         })?;
         state.ledger.resume_handed(handed);
         state.ledger.settle(&[], tree.usage()?);

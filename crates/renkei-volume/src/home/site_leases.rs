@@ -5,12 +5,12 @@
 //! on names, so that each of their opens asks. The tree keeps a note of the leases, so that they survive a restart of
 //! the home.
 
-use renkei_catalogue::VolumeTree;
+use renkei_catalogue::{TreeNote, VolumeTree};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::Moment;
 use renkei_core::lease::site::{Awaited, IDLE, LeaseAsk, LeaseGiven, SiteLeases, TERM};
 use renkei_core::namespace::Origin;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use renkei_store::leases::LeaseTable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Key of the note in the tree that a restarted home needs.
-const NOTE: &str = "site leases";
+/// The note in the tree that a restarted home needs.
+pub(crate) const NOTE: TreeNote<Note> = TreeNote::of("site leases", &[decode]);
 /// Timeout of an open for a site that answers and does not hand in its changes: then the site counts as lost.
 const FLUSH_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time that one request of a site is held (long poll).
@@ -27,11 +27,11 @@ const MOST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The persistent state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
+pub(crate) struct Note {
     /// Whether any lease was ever given.
-    is_used: bool,
+    pub(crate) is_used: bool,
     /// Sites whose write leases were not returned.
-    writers: Vec<Origin>,
+    pub(crate) writers: Vec<Origin>,
 }
 
 /// The site leases of one volume.
@@ -62,10 +62,7 @@ impl HomeLeases {
     /// # Errors
     /// `CatalogueFailed`.
     pub fn open(tree: Arc<VolumeTree>, mounts: Arc<LeaseTable>, round: u64) -> Result<Self, Error> {
-        let noted: Note = match tree.note(NOTE)? {
-            Some(bytes) => decode(NOTE, &bytes)?,
-            None => Note::default(),
-        };
+        let noted = NOTE.read(&tree)?.unwrap_or_default();
         let leases = SiteLeases::new(TERM, IDLE, round);
         let leases = match noted.is_used {
             true => leases.after_another(&noted.writers, Moment::ZERO),
@@ -95,7 +92,7 @@ impl HomeLeases {
     fn note(&self, state: &mut State) -> Result<(), Error> {
         let note = Note { is_used: true, writers: state.leases.writers() };
         if state.noted != note {
-            self.tree.set_note(NOTE, &encode(&note))?;
+            NOTE.write(&self.tree, &note)?;
             state.noted = note;
         }
         Ok(())

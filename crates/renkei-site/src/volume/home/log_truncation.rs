@@ -5,10 +5,10 @@
 //! the position of the log is noted periodically, which later tells the age of its parts.
 
 use crate::volume::VolumeService;
-use renkei_catalogue::{VolumeId, VolumeTree};
+use renkei_catalogue::{TreeNote, VolumeId, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::path::SiteName;
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use renkei_net::unix_ms;
 use renkei_volume::VolumeConfig;
 use renkei_volume::home::follower_registry::followers;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant, SystemTime};
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Minimum records kept, unless fewer are configured: local readers of the log are never late.
 const ALWAYS_KEPT: u64 = 10_000;
-/// Key of the positions of the log by time, in the tree's database.
-const AGES: &str = "log-ages";
+/// The note with the positions of the log by time, in the tree.
+pub(crate) const AGES: TreeNote<Vec<Age>> = TreeNote::of("log-ages", &[decode]);
 /// Positions noted within the retention period.
 const AGES_NOTED: u64 = 200;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// A time, in milliseconds since 1970, and the last record then.
-type Age = (u64, u64);
+pub(crate) type Age = (u64, u64);
 
 /// Positions confirmed by followers.
 #[derive(Default)]
@@ -118,8 +118,7 @@ fn forgotten(facts: &VolumeConfig, seq: u64, confirmed: Option<u64>, ages: &[Age
 
 /// The noted positions of the log, including the current one if that is due.
 fn noted(tree: &VolumeTree, facts: &VolumeConfig, seq: u64, now_ms: u64) -> Result<Vec<Age>, Error> {
-    let mut ages: Vec<Age> =
-        tree.note(AGES)?.map_or_else(|| Ok(Vec::new()), |bytes| decode("ages", &bytes))?;
+    let mut ages = AGES.read(tree)?.unwrap_or_default();
     let kept_ms = facts.log_days.saturating_mul(DAY_MS);
     let is_due = match ages.last() {
         None => seq > 0,
@@ -130,7 +129,7 @@ fn noted(tree: &VolumeTree, facts: &VolumeConfig, seq: u64, now_ms: u64) -> Resu
         // Of the expired ones only the last is needed.
         let old = ages.iter().take_while(|(at, _)| *at <= now_ms.saturating_sub(kept_ms)).count();
         ages.drain(..old.saturating_sub(1));
-        tree.set_note(AGES, &encode(&ages))?;
+        AGES.write(tree, &ages)?;
     }
     Ok(ages)
 }

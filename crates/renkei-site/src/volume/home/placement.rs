@@ -10,7 +10,7 @@ use crate::access::Proof;
 use crate::volume::VolumeService;
 use crate::volume::replica::source_selection::TELLING_BYTES;
 use crate::volume::request::may;
-use renkei_catalogue::{VolumeId, VolumeTree};
+use renkei_catalogue::{TreeNote, VolumeId, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::identity::{Need, Principal};
 use renkei_core::namespace::Origin;
@@ -19,9 +19,9 @@ use renkei_core::namespace::quota::{Limit, Use};
 use renkei_core::namespace::quota_share::{QuotaShare, ShareRequest};
 use renkei_core::namespace::source::Fellow;
 use renkei_core::path::{RelPath, SiteName};
+use renkei_core::wire::decode;
 use renkei_core::wire::message::{BATCH_ENTRIES, Space};
 use renkei_core::wire::volume::{Duties, Holding, Kept, KeptAt, Offer};
-use renkei_core::wire::{decode, encode};
 use renkei_volume::VolumeConfig;
 use renkei_volume::home::follower_registry::followers;
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Key of the decisions in the tree's database.
-const NOTE: &str = "placement";
+/// The note with the decisions in the tree.
+pub(crate) const NOTE: TreeNote<Stored> = TreeNote::of("placement", &[decode]);
 /// Minimum interval between two decisions.
 const DECIDE_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the silence of sites is stored.
@@ -64,11 +64,11 @@ struct Told {
 }
 
 /// The stored state.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    folders: Vec<(RelPath, Vec<SiteName>)>,
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stored {
+    pub(crate) folders: Vec<(RelPath, Vec<SiteName>)>,
     /// Seconds for which each site had been silent.
-    silent: Vec<(SiteName, u64)>,
+    pub(crate) silent: Vec<(SiteName, u64)>,
 }
 
 impl PlacementState {
@@ -282,8 +282,7 @@ impl Placed {
         if std::mem::replace(&mut self.is_loaded, true) {
             return Ok(());
         }
-        let Some(bytes) = tree.note(NOTE)? else { return Ok(()) };
-        let Stored { folders, silent } = decode("placement", &bytes)?;
+        let Some(Stored { folders, silent }) = NOTE.read(tree)? else { return Ok(()) };
         let now = Instant::now();
         for (site, seconds) in silent {
             let at = now.checked_sub(Duration::from_secs(seconds)).unwrap_or(now);
@@ -301,7 +300,7 @@ impl Placed {
         let folders = folders.map(|(folder, one)| (folder.clone(), one.sites.iter().cloned().collect()));
         let silent = self.sites.iter().map(|(site, told)| (site.clone(), told.at.elapsed().as_secs()));
         let stored = Stored { folders: folders.collect(), silent: silent.collect() };
-        tree.set_note(NOTE, &encode(&stored))?;
+        NOTE.write(tree, &stored)?;
         self.saved = Some(Instant::now());
         Ok(())
     }

@@ -13,12 +13,12 @@ use crate::volume::tree_walk::{Found, no_volume};
 use crate::volume::verdict::judge;
 use crate::volume::verdict::{Checked, Verdict, check_through, verify_one};
 use crate::workers::spawn;
-use renkei_catalogue::{VolumeId, VolumeTree};
+use renkei_catalogue::{TreeNote, VolumeId, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Dentry, Kind, Name, Node, NodeId, ROOT};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::{decode, encode};
+use renkei_core::wire::decode;
 use renkei_mover::Stop;
 use renkei_store::{ReadFile, Store};
 use renkei_volume::{FileVerdict, Verified, VolumeConfig};
@@ -29,8 +29,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Key of the checkpoint in the tree's database.
-const NOTE: &str = "verified";
+/// The note with the checkpoint in the tree.
+pub(crate) const NOTE: TreeNote<Course> = TreeNote::of("verified", &[decode]);
 /// Duration of a pass if no rate is set.
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 /// Minimum rate if none is set, in bytes per second: a small volume is read in one go and not a file a day.
@@ -61,21 +61,21 @@ impl Scrubber {
 }
 
 /// The checkpoint of a pass.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Course {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Course {
     /// The last file that was read, during a pass.
-    after: Option<RelPath>,
-    is_under_way: bool,
-    began_unix: u64,
-    files: u64,
-    bytes: u64,
+    pub(crate) after: Option<RelPath>,
+    pub(crate) is_under_way: bool,
+    pub(crate) began_unix: u64,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
     /// The first corrupt files of this pass, and their total number.
-    wrong: Vec<(RelPath, Error)>,
-    wrong_files: u64,
+    pub(crate) wrong: Vec<(RelPath, Error)>,
+    pub(crate) wrong_files: u64,
     /// The previous pass: its end, good files and bytes, and corrupt files.
-    last: Option<(u64, u64, u64, u64)>,
+    pub(crate) last: Option<(u64, u64, u64, u64)>,
     /// The rate configured when it began.
-    rate: Option<u64>,
+    pub(crate) rate: Option<u64>,
 }
 
 fn unix_now() -> u64 {
@@ -84,11 +84,11 @@ fn unix_now() -> u64 {
 
 impl Course {
     fn load(tree: &VolumeTree) -> Result<Self, Error> {
-        tree.note(NOTE)?.map_or_else(|| Ok(Course::default()), |bytes| decode("verified", &bytes))
+        Ok(NOTE.read(tree)?.unwrap_or_default())
     }
 
     fn save(&self, tree: &VolumeTree) -> Result<(), Error> {
-        tree.set_note(NOTE, &encode(self))
+        NOTE.write(tree, self)
     }
 
     /// Whether a pass should begin or continue.
