@@ -254,6 +254,11 @@ impl Home {
         self.state.join("journal")
     }
 
+    /// Checksums that were computed on demand.
+    pub fn checksum_dir(&self) -> PathBuf {
+        self.state.join("checksums")
+    }
+
     /// Directory of the socket; every user of the machine may enter it.
     pub fn runtime_dir(&self) -> &Path {
         &self.runtime

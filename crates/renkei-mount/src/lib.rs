@@ -301,6 +301,7 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Peeked { .. } => "content",
         Answer::Held { .. } => "a lease",
         Answer::Locked(_) => "a lock",
+        Answer::Checksum(_) => "a checksum",
     };
     Error::new(Code::ProtocolViolation, "read answer", "", format_args!("{cause} was not asked for"))
 }

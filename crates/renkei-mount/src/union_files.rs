@@ -314,6 +314,9 @@ impl Files for UnionFiles {
             Op::SetXattr { path, name, value } => {
                 self.on_path(&path, content, |path| Op::SetXattr { path, name, value })
             }
+            Op::Checksum { handle, algorithm, freshness } => {
+                self.on_handle(handle, content, |handle| Op::Checksum { handle, algorithm, freshness })
+            }
             Op::Resume { path, .. } | Op::Peek { path, .. } => Err(fixed(&path)),
         }
     }

@@ -212,7 +212,8 @@ fn is_same(noted: &Stamp, now: &Stamp) -> bool {
         && (0..=SETTING_NANOS).contains(&since)
 }
 
-fn noted_text(noted: &Stamp, sums: &Checksums) -> String {
+/// Checksums of the content with a stamp, as one line without its end.
+pub fn noted_text(noted: &Stamp, sums: &Checksums) -> String {
     let Stamp { size, mtime, ctime, ino } = noted;
     let mut text =
         format!("{VERSION} {size} {} {} {} {} {ino}", mtime.secs, mtime.nanos, ctime.secs, ctime.nanos);
@@ -223,7 +224,8 @@ fn noted_text(noted: &Stamp, sums: &Checksums) -> String {
     text
 }
 
-fn parse_noted(text: &str) -> Option<(Stamp, Checksums)> {
+/// Reads a line of [`noted_text`].
+pub fn parse_noted(text: &str) -> Option<(Stamp, Checksums)> {
     let mut words = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(' ');
     let size = words.next()?.parse().ok()?;
     let mut time =

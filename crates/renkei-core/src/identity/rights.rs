@@ -189,7 +189,7 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         | Op::SetLen { .. }
         | Op::Publish { .. }
         | Op::PublishIf { .. } => Vec::new(),
-        Op::Close(_) | Op::Space | Op::Await { .. } => Vec::new(),
+        Op::Close(_) | Op::Space | Op::Await { .. } | Op::Checksum { .. } => Vec::new(),
     }
 }
 

@@ -234,13 +234,35 @@ pub enum Op {
         /// The condition.
         condition: Precondition,
     },
+    /// The checksum of an open file. Answer: `Checksum`. Since wire 4.
+    Checksum {
+        /// The open file.
+        handle: Handle,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// Whether the content may or must be read.
+        freshness: Freshness,
+    },
+}
+
+/// Where a checksum comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Freshness {
+    /// It was remembered when the content came, or when it was last computed; the content is not read.
+    Known,
+    /// The same, or the content is read.
+    Any,
+    /// The content is read.
+    Read,
 }
 
 impl Op {
     /// The oldest version of the wire that has it.
     pub fn since(&self) -> WireVersion {
         match self {
-            Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } => WireVersion::V4,
+            Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } | Op::Checksum { .. } => {
+                WireVersion::V4
+            }
             _ => WireVersion::V3,
         }
     }
@@ -357,6 +379,8 @@ pub enum Answer {
         /// Number of bytes.
         bytes: u32,
     },
+    /// A checksum; none if none of the present content is known. Since wire 4.
+    Checksum(Option<Vec<u8>>),
 }
 
 impl Answer {
@@ -580,12 +604,6 @@ pub trait Files: Send + Sync {
 
     /// A descriptor of the plain file behind an open file, if it is on this machine and may be read directly.
     fn descriptor(&self, _handle: Handle) -> Option<OwnedFd> {
-        None
-    }
-
-    /// The checksum of an open file that was remembered when its content came, without reading it; none if there is
-    /// none of the present content.
-    fn known_checksum(&self, _file: Handle, _algorithm: Algorithm) -> Option<Vec<u8>> {
         None
     }
 

@@ -8,6 +8,7 @@
 //! opened; a draft follows its file when that is renamed through the same table, and cannot be published once it is
 //! removed. Non-goal: changing a file in place.
 
+use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::need::need;
 use renkei_config::random::random_bytes;
@@ -18,7 +19,7 @@ use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::{
-    Alteration, Answer, Consistency, Files, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
+    Alteration, Answer, Consistency, Files, Freshness, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
 };
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
 use renkei_core::wire::uploads::Uploads;
@@ -62,6 +63,8 @@ pub struct LocalFiles {
     holder: Option<Arc<LeaseHolder>>,
     /// Decides about the client's locks.
     locker: Option<Arc<dyn Locker>>,
+    /// Keeps checksums that were computed on demand.
+    checksums: Option<Arc<dyn ChecksumCache>>,
     job: u64,
     /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
@@ -113,6 +116,7 @@ impl LocalFiles {
             consistency: Consistency::CloseToOpen,
             holder: None,
             locker: None,
+            checksums: None,
             job,
             left: None,
             limit: None,
@@ -159,6 +163,11 @@ impl LocalFiles {
     /// Sets the decider about the client's locks.
     pub fn locked_by(self, locker: Arc<dyn Locker>) -> Self {
         LocalFiles { locker: Some(locker), ..self }
+    }
+
+    /// Sets the cache of checksums that are computed on demand.
+    pub fn with_checksums(self, cache: Arc<dyn ChecksumCache>) -> Self {
+        LocalFiles { checksums: Some(cache), ..self }
     }
 
     /// The decider about the lock of a file, and the file's identity there.
@@ -491,6 +500,19 @@ impl LocalFiles {
         self.look_for(path, Detail::Full)
     }
 
+    fn checksum(
+        &self,
+        handle: Handle,
+        algorithm: Algorithm,
+        freshness: Freshness,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let open = self.find(handle)?;
+        let Open::File(file) = &*open else { return Err(unknown(handle)) };
+        // A session that ended needs no checksum any more.
+        let go_on = || self.names.expect_more();
+        checksum_of(&**file, algorithm, freshness, self.checksums.as_deref(), &go_on)
+    }
+
     fn make_dir(&self, path: &RelPath, mode: u32) -> Result<Item, Error> {
         let (dir, name) = self.place(path)?;
         dir.mkdir(&name, mode)?;
@@ -652,11 +674,6 @@ impl Files for LocalFiles {
         }
     }
 
-    fn known_checksum(&self, file: Handle, algorithm: Algorithm) -> Option<Vec<u8>> {
-        let Open::File(file) = &*self.find(file).ok()? else { return None };
-        file.known_checksums().into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum)
-    }
-
     fn fence(&self) {
         self.names.fence();
     }
@@ -750,6 +767,9 @@ impl LocalFiles {
             Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
             // The file server waits for the writes of other streams before this.
             Op::Await { handle, .. } => self.draft(handle).map(|_| Answer::Done)?,
+            Op::Checksum { handle, algorithm, freshness } => {
+                Answer::Checksum(self.checksum(handle, algorithm, freshness)?)
+            }
         })
     }
 }

@@ -5,6 +5,7 @@
 //! session. [`remote_files`] is the client over `rpc`, which opens its session anew when the connection is lost;
 //! [`need`](mod@need) says what each operation needs; `draft` is a new version of a file, and `lease_client` keeps the client's lease.
 
+pub mod checksum_on_demand;
 pub(crate) mod draft;
 pub(crate) mod lease_client;
 pub mod local_files;

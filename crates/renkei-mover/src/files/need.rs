@@ -8,7 +8,7 @@ pub fn need(op: &Op) -> Need {
     match op {
         Op::Look(_) | Op::LookFull(_) | Op::Space => Need::Look,
         Op::OpenDir(_) | Op::ReadDir(_) => Need::Examine,
-        Op::Open(_) | Op::Read { .. } | Op::Peek { .. } | Op::Close(_) => Need::Read,
+        Op::Open(_) | Op::Read { .. } | Op::Peek { .. } | Op::Close(_) | Op::Checksum { .. } => Need::Read,
         // Readers lock what they read.
         Op::Lock { .. } | Op::FindLock { .. } => Need::Read,
         Op::Draft { .. } | Op::Write { .. } | Op::SetLen { .. } | Op::Await { .. } => Need::Write,

@@ -567,6 +567,10 @@ impl RemoteFiles {
                 Ok(done)
             }
             Op::Close(handle) => self.close(handle),
+            Op::Checksum { handle, algorithm, freshness } => {
+                let op = |handle| Op::Checksum { handle, algorithm, freshness };
+                self.ask_open(&*self.find(handle)?, true, op)
+            }
             Op::Read { .. } | Op::Peek { .. } => {
                 Err(violation("operation", "what is read needs a place to go to"))
             }

@@ -13,7 +13,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::Span;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
-    Alteration, Answer, Files, Handle, Item, Listener, MAX_IO_BYTES, Op, Precondition, Start,
+    Alteration, Answer, Files, Freshness, Handle, Item, Listener, MAX_IO_BYTES, Op, Precondition, Start,
 };
 use renkei_core::wire::message::{Algorithm, Space};
 use renkei_core::wire::uploads::{Part, UploadId, Uploads};
@@ -49,17 +49,6 @@ pub enum Replace {
     Yes,
     /// It is an error.
     No,
-}
-
-/// Where a checksum comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    /// It was remembered when the content came; the content is not read.
-    Known,
-    /// The same, or the content is read.
-    Any,
-    /// The content is read.
-    Read,
 }
 
 /// A POSIX access list of an entry.
@@ -199,12 +188,7 @@ impl Workspace {
         algorithm: Algorithm,
         freshness: Freshness,
     ) -> Result<Option<Vec<u8>>, Error> {
-        let reader = self.open(path)?;
-        let known = if freshness == Freshness::Read { None } else { reader.known_checksum(algorithm) };
-        match known {
-            None if freshness != Freshness::Known => reader.checksum(algorithm).map(Some),
-            known => Ok(known),
-        }
+        self.open(path)?.checksum(algorithm, freshness)
     }
 
     /// Begins a new version of a file; a symbolic link to a file is followed.
@@ -545,17 +529,21 @@ impl Reader {
         self.files.descriptor(self.handle)
     }
 
-    /// The checksum that was remembered when the content came, if it is that of the present content.
-    pub fn known_checksum(&self, algorithm: Algorithm) -> Option<Vec<u8>> {
-        self.files.known_checksum(self.handle, algorithm)
-    }
-
-    /// The checksum of the whole content, which is read.
+    /// The checksum of the whole content; none if it must be known and is not. It is computed where the files are, or
+    /// here, if they are at a site that speaks wire 3.
     ///
     /// # Errors
     /// Those of the files.
-    pub fn checksum(&self, algorithm: Algorithm) -> Result<Vec<u8>, Error> {
-        Checksum::of(algorithm, |buf, offset| self.read_at(buf, offset))
+    pub fn checksum(&self, algorithm: Algorithm, freshness: Freshness) -> Result<Option<Vec<u8>>, Error> {
+        match ask(&*self.files, Op::Checksum { handle: self.handle, algorithm, freshness }, b"") {
+            Ok(Answer::Checksum(sum)) => Ok(sum),
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) if error.code == Code::VersionMismatch && freshness == Freshness::Known => Ok(None),
+            Err(error) if error.code == Code::VersionMismatch => {
+                Checksum::of(algorithm, |buf, offset| self.read_at(buf, offset)).map(Some)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! What every workspace must do, whatever files are behind it: one suite for storages, volumes, agents and far sites.
 #![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
 
-use super::workspace::{AccessList, Create, Follow, Freshness, ListFrom, Replace, Upload, Workspace};
+use super::workspace::{AccessList, Create, Follow, ListFrom, Replace, Upload, Workspace};
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
-use renkei_core::wire::file::{Alteration, Precondition, Start};
+use renkei_core::wire::file::{Alteration, Freshness, Precondition, Start};
 use renkei_core::wire::message::Algorithm;
 
 fn path(text: &str) -> RelPath {
@@ -85,7 +85,10 @@ fn content_is_verified_before_it_is_published(workspace: &Workspace) {
         }
         writer.publish(None, Some(&sum)).unwrap();
     }
-    assert_eq!(workspace.open(&path("sum")).unwrap().checksum(Algorithm::Md5).unwrap(), sum);
+    assert_eq!(
+        workspace.open(&path("sum")).unwrap().checksum(Algorithm::Md5, Freshness::Read).unwrap(),
+        Some(sum.clone())
+    );
     let writer = workspace.create(&path("sum"), create).unwrap();
     writer.write_at(b"other", 0).unwrap();
     assert_eq!(writer.publish(None, Some(&sum)).unwrap_err().code, Code::DigestMismatch);
@@ -325,6 +328,18 @@ fn a_known_checksum_is_that_of_the_content(workspace: &Workspace) {
     }
     let any = workspace.checksum(&path("sums"), Algorithm::Sha256, Freshness::Any).unwrap();
     assert_eq!(any, workspace.checksum(&path("sums"), Algorithm::Sha256, Freshness::Read).unwrap());
+    workspace.remove(&path("sums")).unwrap();
+}
+
+/// Checksums that were asked for are known from then on, for files of PoPs and agents.
+pub fn checksums_on_demand(workspace: &Workspace) {
+    put(workspace, "sums", b"content that is asked about");
+    let read = checksums(workspace, "sums", Freshness::Any);
+    assert_eq!(checksums(workspace, "sums", Freshness::Known), read);
+    assert_eq!(checksums(workspace, "sums", Freshness::Read), read);
+    put(workspace, "sums", b"content that was asked about");
+    assert_ne!(checksums(workspace, "sums", Freshness::Known), read);
+    assert_ne!(checksums(workspace, "sums", Freshness::Any), read);
     workspace.remove(&path("sums")).unwrap();
 }
 

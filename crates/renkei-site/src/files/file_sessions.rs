@@ -20,6 +20,7 @@ use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
+use renkei_mover::files::checksum_on_demand::ChecksumCache;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::server::{FileServerJob, serve};
 use renkei_mover::hex;
@@ -80,7 +81,8 @@ impl FileService {
         let listed = self.transfers.active.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
         let locker = self.locker(access, &open.place.storage, open.locks)?;
-        let (local_files, job) = open_local_files(access, open, (number, &left), locker)?;
+        let cache = self.checksums.as_ref().map(|checksums| checksums.of(&open.place.storage));
+        let (local_files, job) = open_local_files(access, open, (number, &left), locker, cache)?;
         let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
@@ -292,6 +294,7 @@ fn open_local_files(
     open: &OpenFiles,
     (number, left): (u64, &Arc<AtomicUsize>),
     locker: Arc<dyn Locker>,
+    checksums: Option<Arc<dyn ChecksumCache>>,
 ) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
     let need = if open.write { Need::Write } else { Need::Read };
     let (place, limit) = access.open_files(&open.place, need)?;
@@ -310,6 +313,10 @@ fn open_local_files(
         let local_files =
             LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
         let local_files = local_files.seeing(consistency).limited(limit);
+        let local_files = match checksums {
+            Some(checksums) => local_files.with_checksums(checksums),
+            None => local_files,
+        };
         Ok(Arc::new(match lease_holder {
             Some(lease_holder) => local_files.held_by(lease_holder),
             None => local_files,

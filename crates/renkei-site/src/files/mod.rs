@@ -3,6 +3,7 @@
 //! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
 //! followed volume. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
+mod checksum_cache;
 pub mod file_sessions;
 pub(crate) mod remote_locks;
 mod uploads;
@@ -11,6 +12,7 @@ pub(crate) mod workspaces;
 use super::access::Access;
 use crate::Context;
 use crate::transfer::Transfers;
+use checksum_cache::CachedChecksums;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
@@ -20,6 +22,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
+use renkei_net::identity::account::Account;
 use renkei_store::checksum::Checksum;
 use renkei_store::locks::LockTable;
 use renkei_store::permission_denied::{Attempt, refused};
@@ -37,13 +40,18 @@ pub struct FileService {
     locks: Arc<LockTable>,
     lending: FdPassing,
     left_drafts: LeftDrafts,
+    /// Checksums on demand; none if this process has no account, which it tells elsewhere.
+    checksums: Option<Arc<CachedChecksums>>,
     pub(crate) workspaces: Workspaces,
 }
 
 impl FileService {
     /// The files of a PoP, none of them open.
     pub(crate) fn new(context: &Arc<Context>, transfers: &Arc<Transfers>) -> Self {
+        let checksums =
+            Account::own().ok().map(|own| CachedChecksums::new(context.home().checksum_dir(), own));
         FileService {
+            checksums,
             context: context.clone(),
             transfers: transfers.clone(),
             locks: Arc::default(),

@@ -13,7 +13,6 @@ use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::path::Place;
 use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
-use renkei_core::wire::message::Algorithm;
 use renkei_core::wire::uploads::Uploads;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
@@ -99,8 +98,11 @@ impl FileService {
         let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
         let local =
             opened.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
-        let local =
-            Arc::new(local.map_err(|error| side(error.under(&root)))?.locked_by(locker).limited(limit));
+        let local = local.map_err(|error| side(error.under(&root)))?.locked_by(locker).limited(limit);
+        let local = Arc::new(match &self.checksums {
+            Some(checksums) => local.with_checksums(checksums.of(&place.storage)),
+            None => local,
+        });
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
@@ -178,10 +180,6 @@ impl Files for AccountFiles {
 
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         self.run(move |local| local.require(draft, condition))
-    }
-
-    fn known_checksum(&self, file: Handle, algorithm: Algorithm) -> Option<Vec<u8>> {
-        self.run(move |local| Ok(local.known_checksum(file, algorithm))).ok().flatten()
     }
 
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
@@ -268,6 +266,7 @@ mod tests {
         let workspace = site.files(&access, &place(""), Need::Write).unwrap();
         workspace_suite::all(&workspace);
         workspace_suite::conditions(&workspace);
+        workspace_suite::checksums_on_demand(&workspace);
         workspace_suite::uploads(&workspace);
         if workspace_suite::takes_attributes(dir.path()) {
             workspace_suite::attributes_of_users(&workspace);

@@ -158,7 +158,9 @@ fn the_file_service_works_on_the_storage_of_an_agent() {
         write: true,
     };
     let files = RemoteFiles::open(far, Config::default()).unwrap();
-    workspace_suite::all(&Workspace::new(Arc::new(files)));
+    let workspace = Workspace::new(Arc::new(files));
+    workspace_suite::all(&workspace);
+    workspace_suite::checksums_on_demand(&workspace);
 }
 
 #[test]

@@ -442,6 +442,7 @@ fn a_storage_of_another_site_passes_the_suite() {
     fs::create_dir(kek.root().join("place")).unwrap();
     let workspace = workspace(titech, kek, "/data/place");
     workspace_suite::all(&workspace);
+    workspace_suite::checksums_on_demand(&workspace);
     if workspace_suite::takes_attributes(kek.root()) {
         workspace_suite::attributes_of_users(&workspace);
     }
@@ -461,7 +462,9 @@ fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
     let Federation { titech, kek, .. } = &federation;
     kek.ok(&["volume", "create", "genome", "--storage", "data"]);
     kek.ok(&["volume", "grant", "genome", "titech", "write"]);
-    workspace_suite::all(&workspace(titech, kek, "/genome"));
+    let home = workspace(titech, kek, "/genome");
+    workspace_suite::all(&home);
+    workspace_suite::checksums_on_demand(&home);
     let account = account();
     titech.ok(&[
         "volume",
@@ -480,5 +483,7 @@ fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
         assert!(begun.elapsed() < Duration::from_secs(45), "it may not write");
         std::thread::sleep(Duration::from_millis(50));
     }
-    workspace_suite::all(&workspace(titech, titech, "/genome"));
+    let followed = workspace(titech, titech, "/genome");
+    workspace_suite::all(&followed);
+    workspace_suite::checksums_on_demand(&followed);
 }
