@@ -29,6 +29,7 @@ pub const WORDS: &[(&str, &str)] = &[
     ("PLACE", "the file or directory, as /genome/a.dat"),
     ("TOPOLOGY", "a file as docs/lab.md describes it"),
     ("COMMAND", "the command that was typed"),
+    ("WORDS", "the words of the scope, as storage.read:/genome"),
 ];
 
 /// The remedy of an error, with the names that the error itself has, and explanations of the other placeholders.
