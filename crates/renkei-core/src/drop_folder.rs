@@ -6,9 +6,11 @@
 //! submits the file. A file that changes later is submitted again. [`DropFolderScan`] takes the result of each scan
 //! and returns the files to submit.
 
+use crate::backoff::Backoff;
 use crate::entry::Stamp;
 use crate::path::RelPath;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// Suffixes of temporary names that tools use until a file is complete.
 const UNFINISHED: [&[u8]; 4] = [b".filepart", b".part", b".partial", b".crdownload"];
@@ -74,10 +76,8 @@ pub struct DropFolderScan {
     held: HashMap<RelPath, Held>,
 }
 
-/// First backoff before a failed file is submitted again; doubles up to [`MAX_PAUSE_MS`].
-pub const FIRST_PAUSE_MS: u64 = 60_000;
-/// The maximum backoff.
-pub const MAX_PAUSE_MS: u64 = 3_600_000;
+/// Backoff before a failed file is submitted again.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
 
 impl DropFolderScan {
     /// An empty state; a file must be unchanged for `settle_ms`.
@@ -123,7 +123,7 @@ impl DropFolderScan {
     /// These failed permanently in the queue; they are retried from here.
     pub fn failed<'a>(&mut self, now_ms: u64, files: impl IntoIterator<Item = &'a Seen>) {
         self.step(files, |held| {
-            let pause = FIRST_PAUSE_MS.saturating_mul(1 << held.failures.min(16)).min(MAX_PAUSE_MS);
+            let pause = BACKOFF.limit(held.failures).as_millis() as u64;
             held.failures += 1;
             Step::Failed { again_ms: now_ms.saturating_add(pause) }
         });
@@ -238,7 +238,7 @@ mod tests {
             inbox.failed(now, &[file("a", 1)]);
         }
         assert_eq!(pauses[1..4], [60_000, 120_000, 240_000]);
-        assert_eq!(pauses[8], MAX_PAUSE_MS);
+        assert_eq!(pauses[8], 3_600_000);
         assert_eq!(inbox.counts().failed, 1);
     }
 

@@ -1,8 +1,9 @@
 //! The rules and state machines of renkei, without clock, randomness, sockets, files or database.
 //!
 //! A tour: [`error`] has every failure, [`path`] and [`entry`] the basic types, [`former_names`] the aliases of renamed
-//! sites, [`format`](mod@format) the formats of stored values, [`wire`] the protocol between two daemons, [`mover`] the
-//! state machines of one transfer, [`link`] the congestion control of a path, [`route`] the ways to a site, [`identity`] the mapping of principals to accounts,
+//! sites, [`format`](mod@format) the formats of stored values, [`backoff`] the pauses of retries, [`wire`] the protocol
+//! between two daemons, [`mover`] the state machines of one transfer, [`link`] the congestion control of a path,
+//! [`route`] the ways to a site, [`identity`] the mapping of principals to accounts,
 //! [`queue`] the queue of submitted transfers, [`buffer`] the reservations in a PoP's buffer, [`namespace`] the tree of
 //! a volume, [`drop_folder`] the detection of complete files in a drop folder, [`units`] sizes and rates in
 //! human-readable form, [`lease`] leases with callbacks before a change is acknowledged, [`admission`] the admission
@@ -10,6 +11,7 @@
 //! on a virtual clock. It uses no other crate of renkei.
 
 pub mod admission;
+pub mod backoff;
 pub mod buffer;
 pub mod drop_folder;
 pub mod entry;

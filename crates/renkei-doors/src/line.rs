@@ -6,6 +6,8 @@
 //! of `reverse` in config.toml take effect within a second.
 
 use super::port::Door;
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::circuit::preface;
@@ -26,9 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Interval of comparing the lines with the configuration.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Backoff before a lost line is reopened that was good; doubles with each failure up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const MAX_PAUSE: Duration = Duration::from_secs(8);
+/// Backoff before a lost line is reopened.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(8));
 /// A line that was up for so long resets the backoff.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
 /// Calls answered concurrently over one line; more are ignored.
@@ -99,7 +100,7 @@ fn start(door: &Door, hub: &SiteName) -> Option<Arc<Keeper>> {
 }
 
 fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = BACKOFF.begin();
     door.site().relay().line_is_down(hub, None);
     while !keeper.is_stopped() {
         let since = Instant::now();
@@ -107,8 +108,10 @@ fn keep(door: &Door, hub: &SiteName, keeper: &Keeper) {
         *keeper.lock() = None;
         tracing::info!(%hub, %error, "no line");
         door.site().relay().line_is_down(hub, Some(&error));
-        pause = if since.elapsed() > GOOD_AFTER { FIRST_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
-        std::thread::sleep(pause);
+        if since.elapsed() > GOOD_AFTER {
+            pauses.reset();
+        }
+        std::thread::sleep(pauses.next(random_number()));
     }
 }
 

@@ -10,7 +10,9 @@
 use crate::storage::identity as storage_identity;
 use crate::transfer::Transfers;
 use renkei_config::home::{Home, file_error, make_dir, make_private_dir, write_file};
+use renkei_config::random::random_number;
 use renkei_config::{Config, DEFAULT_PORT, Relay, Route, Storage};
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::former_names::FormerNames;
 use renkei_core::identity::Principal;
@@ -33,9 +35,8 @@ use std::time::{Duration, SystemTime};
 
 /// Poll interval for changed terms.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Initial backoff after a failure; doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const MAX_PAUSE: Duration = Duration::from_secs(15);
+/// Backoff after a failure.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
 /// Maximum size of a text from the PoP.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Timeout for the PoP's answers.
@@ -123,32 +124,35 @@ impl Export {
     /// # Errors
     /// Permanent ones, such as `AgentRefused`.
     pub fn begin(&mut self) -> Result<(), Error> {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = BACKOFF.begin();
         loop {
             match self.open() {
                 Ok(_) => return Ok(()),
                 Err(error) if is_final(&error) => return Err(error),
                 Err(error) => tracing::warn!(%error, "the PoP is not reached yet"),
             }
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(MAX_PAUSE);
+            std::thread::sleep(pauses.next(random_number()));
         }
     }
 
     /// Starts the thread that keeps certificate and terms up to date as long as the process lives.
     pub fn spawn(mut self, transfers: &Arc<Transfers>) -> Result<(), Error> {
         let transfers = Arc::downgrade(transfers);
-        let (mut session, mut pause, mut last) = (None, FIRST_PAUSE, None);
+        let (mut session, mut pauses, mut last) = (None, BACKOFF.begin(), None);
         let work = move || {
             while let Some(transfers) = transfers.upgrade() {
-                match self.look(&mut session) {
-                    Ok(()) => (pause, last) = (LOOK_EVERY, None),
+                let pause = match self.look(&mut session) {
+                    Ok(()) => {
+                        pauses.reset();
+                        last = None;
+                        LOOK_EVERY
+                    }
                     Err(error) => {
                         session = None;
                         note_failure(&transfers, &error, &mut last);
-                        pause = (2 * pause).clamp(FIRST_PAUSE, MAX_PAUSE);
+                        pauses.next(random_number())
                     }
-                }
+                };
                 drop(transfers);
                 std::thread::sleep(pause);
             }

@@ -10,14 +10,14 @@
 //! it is done only when an attempt succeeded; the kind of the destination is determined only once; a restart loses
 //! nothing but the running attempt.
 
+use crate::backoff::Backoff;
 use crate::error::{Code, Error, Retry};
 use crate::wire::message::{Found, Summary};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
-/// First backoff after a transient error; doubles with each consecutive failure.
-const FIRST_PAUSE_MS: u64 = 1000;
-/// Maximum backoff.
-const MAX_PAUSE_MS: u64 = 5 * 60 * 1000;
+/// Backoff after a transient error.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
 
 /// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -428,7 +428,7 @@ fn may_pass(error: &Error) -> bool {
 
 /// The backoff after this many attempts without progress.
 pub(super) fn pause_ms(in_vain: u32) -> u64 {
-    FIRST_PAUSE_MS.saturating_mul(1 << in_vain.min(20)).min(MAX_PAUSE_MS)
+    BACKOFF.limit(in_vain).as_millis() as u64
 }
 
 #[cfg(test)]
@@ -480,7 +480,7 @@ mod tests {
             course.handle(Event::Due, 0).unwrap();
         }
         assert_eq!(pauses[..4], [1000, 2000, 4000, 8000]);
-        assert_eq!(pauses[11], MAX_PAUSE_MS);
+        assert_eq!(pauses[11], 5 * 60 * 1000);
         course.handle(Event::Begun, 0).unwrap();
         course.handle(Event::Ended { outcome: Err(lost()), further: true }, 0).unwrap();
         assert_eq!(course.next_ms, Some(1000), "it got further");

@@ -11,7 +11,8 @@
 use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::need::need;
-use renkei_config::random::random_bytes;
+use renkei_config::random::{random_bytes, random_number};
+use renkei_core::backoff::Backoff;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
@@ -32,7 +33,6 @@ use renkei_store::setuid_files::refuses_set_id;
 use renkei_store::temp::{is_temp_name, refuse_temp_names, temp_name};
 use renkei_store::{Detail, Dir, Listing, Raw, ReadFile, Store, passwd};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ const MAX_RACES: u32 = 16;
 /// Timeout for the content of a version that another site announces already.
 const VERSION_WITHIN: Duration = Duration::from_secs(10);
 /// Backoff meanwhile.
-const VERSION_PAUSES: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(50);
+const VERSION_BACKOFF: Backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(50));
 
 /// A directory of a store, and the open files below it.
 pub struct LocalFiles {
@@ -822,7 +822,7 @@ fn refuse_own_attributes(path: &RelPath, name: &[u8]) -> Result<(), Error> {
 /// # Errors
 /// The errors of the store; `SourceChanged` if the two do not agree.
 fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn ReadFile>, Item), Error> {
-    let (begun, mut races, mut pause) = (Instant::now(), 0, VERSION_PAUSES.start);
+    let (begun, mut races, mut pauses) = (Instant::now(), 0, VERSION_BACKOFF.begin());
     loop {
         let file = dir.open_read(name)?;
         let item = item(dir.entry(name, Detail::Basic)?, path.clone());
@@ -837,8 +837,7 @@ fn of_one_version(dir: &dyn Dir, name: &[u8], path: &RelPath) -> Result<(Box<dyn
             return Err(Error::new(Code::SourceChanged, "open", path, cause));
         }
         if file.is_version() {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(VERSION_PAUSES.end);
+            std::thread::sleep(pauses.next(random_number()));
         }
         races += 1;
     }

@@ -12,6 +12,8 @@ use super::write_behind::{Draft, Version, WriteBehind};
 use crate::connect::dial::{DialHints, Dialler};
 use crate::fresh_id;
 use crate::lock;
+use renkei_config::random::random_number;
+use renkei_core::backoff::{Backoff, Pauses};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
@@ -30,9 +32,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Backoff before a lost session is reopened; doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Backoff before a lost session is reopened.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), MAX_PAUSE);
 /// The longest backoff while only a credential is missing: reading a file costs little, and the user may just have
 /// run `renkei login`.
 const MAX_PAUSE_FOR_LOGIN: Duration = Duration::from_secs(1);
@@ -141,6 +143,7 @@ struct State {
     /// When the last attempt to reopen began.
     tried: Option<Instant>,
     pause: Duration,
+    pauses: Pauses,
 }
 
 impl State {
@@ -153,7 +156,8 @@ impl State {
             failed: None,
             told: false,
             tried: None,
-            pause: FIRST_PAUSE,
+            pause: BACKOFF.limit(0),
+            pauses: BACKOFF.begin(),
         }
     }
 }
@@ -353,6 +357,7 @@ impl RemoteFiles {
             state.failed = Some(failed.clone());
             let told = state.told;
             state.told |= !is_final;
+            state.pause = state.pauses.next(random_number());
             (state.pause, told)
         };
         if !is_final {
@@ -361,7 +366,6 @@ impl RemoteFiles {
         }
         let mut state = lock(&self.state);
         state.opening = false;
-        state.pause = (pause * 2).min(MAX_PAUSE);
         self.changed.notify_all();
         if is_final { Err(failed) } else { Ok(state) }
     }
@@ -767,7 +771,7 @@ fn note_wait(failed: &Error, is_first: bool) {
 /// # Errors
 /// As `work`.
 pub fn until_it_passes<T>(when_lost: WhenLost, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-    let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let (since, mut pauses) = (Instant::now(), BACKOFF.begin());
     loop {
         let failed = match work() {
             Ok(done) => return Ok(done),
@@ -777,9 +781,8 @@ pub fn until_it_passes<T>(when_lost: WhenLost, work: impl Fn() -> Result<T, Erro
         if !(is_passing(&failed) || for_login) || when_lost.is_over(since) {
             return Err(failed);
         }
-        note_wait(&failed, pause == FIRST_PAUSE);
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(MAX_PAUSE_FOR_LOGIN);
+        note_wait(&failed, pauses.is_fresh());
+        std::thread::sleep(pauses.next(random_number()).min(MAX_PAUSE_FOR_LOGIN));
     }
 }
 

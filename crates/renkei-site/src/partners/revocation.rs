@@ -9,6 +9,8 @@ use super::Partners;
 use super::enrolment::without_list;
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 /// Attempts to reach a site, with exponential backoff.
 const TRIES: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(16));
 
 impl Partners {
     /// Distributes a changed revocation list to these sites.
@@ -76,7 +78,7 @@ impl Partners {
 /// Sends the list, with retries. A site that does not know the authority which signed the list is sent the card
 /// first.
 fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(), Error> {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = BACKOFF.begin();
     for _ in 1..TRIES {
         let told =
             dialler.connect(to).and_then(|mut session| session.ask(Request::Revocations(list.to_vec())));
@@ -89,8 +91,7 @@ fn tell(dialler: &Dialler, to: &SiteName, list: &[u8], card: &str) -> Result<(),
             }
             Err(error) => tracing::debug!(%error, "a revocation list is distributed again"),
         }
-        std::thread::sleep(pause);
-        pause *= 2;
+        std::thread::sleep(pauses.next(random_number()));
     }
     dialler.connect(to)?.ask(Request::Revocations(list.to_vec())).map(drop)
 }

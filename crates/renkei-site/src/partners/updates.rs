@@ -15,6 +15,8 @@ use crate::access::Proof;
 use crate::snapshot::Snapshot;
 use crate::workers::spawn;
 use renkei_config::home::{Home, read_text, write_file};
+use renkei_config::random::random_number;
+use renkei_core::backoff::{Backoff, Pauses};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -34,9 +36,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Poll interval for a changed card.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Initial backoff for a partner that could not be informed; doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const MAX_PAUSE: Duration = Duration::from_secs(15 * 60);
+/// Backoff for a partner that could not be informed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(15 * 60));
 /// Timeout for name look-ups of a received card.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(4);
 /// Maximum size of the stored list of pending partners.
@@ -58,8 +59,9 @@ struct Telling {
 /// A failure to inform a partner.
 struct Failed {
     at: Instant,
-    /// Duration of the next pause.
+    /// Duration of the pause after it.
     pause: Duration,
+    pauses: Pauses,
     error: Error,
 }
 
@@ -139,7 +141,7 @@ impl Telling {
         if failed.is_some_and(|failed| failed.at.elapsed() < failed.pause) {
             return false;
         }
-        let pause = failed.map_or(FIRST_PAUSE, |failed| (2 * failed.pause).min(MAX_PAUSE));
+        let mut pauses = failed.map_or(BACKOFF.begin(), |failed| failed.pauses);
         match tell(room, now, partner, text) {
             Ok(_) => {
                 tracing::info!(target: "audit", site = %partner, "sent the site's new card and revocation list");
@@ -149,9 +151,10 @@ impl Telling {
             Err(error) => {
                 let remedy =
                     format!("or by hand: `renkei trust export` here, `renkei trust add` at {partner}");
+                let pause = pauses.next(random_number());
                 let again_in_s = pause.as_secs();
                 tracing::warn!(site = %partner, %error, again_in_s, remedy, "a partner has not received the new card yet");
-                self.failed.insert(partner.clone(), Failed { at: Instant::now(), pause, error });
+                self.failed.insert(partner.clone(), Failed { at: Instant::now(), pause, pauses, error });
                 false
             }
         }

@@ -11,6 +11,8 @@ use crate::volume::VolumeService;
 use crate::volume::request::{ask, is_followed, may};
 use crate::workers::spawn;
 use renkei_catalogue::VolumeId;
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::lease::site::LeaseAsk;
@@ -33,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Poll interval of the threads.
 const TICK: Duration = Duration::from_millis(200);
 /// Backoff while a home is unreachable: initial and maximum.
-const AGAIN_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 /// Idle timeout of a connection.
 const IDLE: Duration = Duration::from_secs(10);
 /// Poll interval for the settlement of a received record.
@@ -153,16 +155,15 @@ impl Asker {
 
     /// Works over successive connections until the volume is no longer followed.
     fn keep(&self, work: impl Fn(&Asker, &mut Option<Session>) -> Result<(), Error>) {
-        let (mut session, mut pause) = (None, AGAIN_AFTER.0);
+        let (mut session, mut pauses) = (None, BACKOFF.begin());
         while self.here().is_some() {
             match work(self, &mut session) {
-                Ok(()) => pause = AGAIN_AFTER.0,
+                Ok(()) => pauses.reset(),
                 Err(error) => {
                     session = None;
                     tracing::debug!(volume = self.name, home = %self.facts.home, %error, "no leases");
                     self.pending.own_lease().on_away(&error);
-                    self.rest(pause);
-                    pause = (pause * 2).min(AGAIN_AFTER.1);
+                    self.rest(pauses.next(random_number()));
                 }
             }
         }

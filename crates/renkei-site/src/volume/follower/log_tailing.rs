@@ -11,6 +11,8 @@ use crate::volume::request::{LOOK_EVERY, PATIENCE, about, ask, followed, is_foll
 use crate::volume::site_leases::spawn_lease_keepers;
 use crate::workers::spawn;
 use renkei_catalogue::VolumeId;
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::Origin;
 use renkei_core::path::{RelPath, SiteName};
@@ -40,7 +42,7 @@ use std::time::{Duration, Instant};
 /// Pipelined requests for pages of the log, so that a long RTT is not paid for each.
 const PAGES_AHEAD: u64 = 64;
 /// Backoff after a failed request to a home: initial and maximum.
-const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum consecutive answers without records although the home announces more.
 const MOST_EMPTY: u32 = 10;
 /// Poll interval for new volumes to follow.
@@ -129,7 +131,7 @@ fn begin(volumes: &Arc<VolumeService>, name: &str, facts: &VolumeConfig) {
 
 /// Follows one volume until the subscription ends.
 fn keep_following(site: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) {
-    let mut pause = AGAIN_AFTER.0;
+    let mut pauses = BACKOFF.begin();
     if let Some(here) = site.upgrade()
         && let Err(error) = begin_writing(&here, name, facts)
     {
@@ -144,8 +146,10 @@ fn keep_following(site: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) 
         tracing::info!(volume = name, home = %facts.home, %error, "the home of a volume is not heard");
         here.following.change(&facts.id, |standing| standing.trouble = Some(error));
         drop(here);
-        pause = if heard { AGAIN_AFTER.0 } else { (pause * 2).min(AGAIN_AFTER.1) };
-        std::thread::sleep(pause);
+        if heard {
+            pauses.reset();
+        }
+        std::thread::sleep(pauses.next(random_number()));
     }
     if let Some(here) = site.upgrade() {
         here.following.lock().remove(&facts.id);

@@ -6,6 +6,8 @@
 
 use crate::volume::VolumeService;
 use crate::volume::request::{about, is_followed};
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::SequencedChange;
 use renkei_core::wire::message::Request;
@@ -22,7 +24,7 @@ const AHEAD: usize = 16;
 /// transaction each, neither at the home nor here.
 const GATHER: Duration = Duration::from_millis(50);
 /// Backoff while the home is unreachable, unless it is heard from before: initial and maximum.
-const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Idle timeout of the connection.
 const IDLE: Duration = Duration::from_secs(60);
 /// Poll interval for the end of the subscription.
@@ -34,7 +36,7 @@ pub(crate) fn hand_in(site: &Weak<VolumeService>, name: &str, facts: &VolumeConf
     else {
         return;
     };
-    let (mut calls, mut pause) = (0, AGAIN_AFTER.0);
+    let (mut calls, mut pauses) = (0, BACKOFF.begin());
     while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
         if !may_hand_in(&pending) || (pending.next_after(0).is_none() && !pending.wants_room()) {
             drop(here);
@@ -42,20 +44,20 @@ pub(crate) fn hand_in(site: &Weak<VolumeService>, name: &str, facts: &VolumeConf
             continue;
         }
         match converse(&here, name, &pending, facts) {
-            Ok(()) => pause = AGAIN_AFTER.0,
+            Ok(()) => pauses.reset(),
             Err(error) => {
                 pending.on_unheard();
                 let refused = error.code == Code::NotAllowed;
                 tracing::info!(volume = name, home = %facts.home, %error, "changes are not submitted");
                 drop(here);
-                let wait = if refused { AGAIN_AFTER.1 } else { pause };
+                let pause = pauses.next(random_number());
+                let wait = if refused { BACKOFF.limit(u32::MAX) } else { pause };
                 if refused && let Some(enlisted) = pending.enlisted() {
                     // Pending changes stay, and are pushed when the grant is given again.
                     let noted = pending.enlist(enlisted.origin, false);
                     noted.unwrap_or_else(|error| tracing::warn!(volume = name, %error, "not noted"));
                 }
                 calls = pending.wait_for_call(pending.wait_for_call(calls, Duration::ZERO), wait);
-                pause = (pause * 2).min(AGAIN_AFTER.1);
             }
         }
     }

@@ -15,6 +15,8 @@ use crate::cli::connect::unexpected;
 use crate::cli::glob;
 use crate::cli::quantity::parse_rate;
 use crate::cli::volume::volume_path::Namespace;
+use renkei_config::random::random_number;
+use renkei_core::backoff::Backoff;
 use renkei_core::buffer::{place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
@@ -52,9 +54,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Initial backoff before a retry; doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Backoff before a retry.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Bytes per second that one stream carries on any path: with the kernel's common window of 4 MiB, at an RTT of half
 /// a second.
 const STREAM_CARRIES: u64 = 8 << 20;
@@ -348,7 +349,7 @@ impl<'a> Run<'a> {
     pub(crate) fn try_until_done(&self, display: &Display) -> Result<Summary, Error> {
         let limit = self.job.common.retry_for();
         let (mut lost_since, mut files_done): (Option<Instant>, u64) = (None, 0);
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = BACKOFF.begin();
         let (mut connected, mut told) = (false, String::new());
         loop {
             let error = match self.attempt(&mut connected) {
@@ -365,7 +366,7 @@ impl<'a> Run<'a> {
             }
             if self.got_further(&mut files_done) || lost_since.is_none() {
                 lost_since = Some(Instant::now());
-                pause = FIRST_PAUSE;
+                pauses.reset();
                 told.clear();
             }
             if lost_since.is_some_and(|since| since.elapsed() >= limit) {
@@ -377,8 +378,7 @@ impl<'a> Run<'a> {
                 display.notice(&format!("{words}; trying again for up to {}", span(limit)));
                 told = words;
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(MAX_PAUSE);
+            std::thread::sleep(pauses.next(random_number()));
         }
     }
 
