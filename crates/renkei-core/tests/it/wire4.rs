@@ -5,11 +5,12 @@
 
 use crate::fixture::path;
 use crate::wire3::{check_recorded, hex, open_send, options, place, site};
+use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::encode;
-use renkei_core::wire::file::{Answer, Op};
+use renkei_core::wire::file::{Answer, Freshness, Op, Precondition};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
@@ -21,6 +22,8 @@ enum Message {
     Control(Control),
     Request(Request),
     Reply(Reply),
+    Op(Op),
+    Answer(Answer),
 }
 
 impl Message {
@@ -29,6 +32,8 @@ impl Message {
             Message::Control(message) => encode(message),
             Message::Request(message) => encode(message),
             Message::Reply(message) => encode(message),
+            Message::Op(message) => encode(message),
+            Message::Answer(message) => encode(message),
         }
     }
 
@@ -37,6 +42,8 @@ impl Message {
             Message::Control(message) => check_recorded(name, message, line),
             Message::Request(message) => check_recorded(name, message, line),
             Message::Reply(message) => check_recorded(name, message, line),
+            Message::Op(message) => check_recorded(name, message, line),
+            Message::Answer(message) => check_recorded(name, message, line),
         }
     }
 }
@@ -77,7 +84,25 @@ fn messages() -> Vec<(String, Message)> {
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
     let reply = reply.into_iter().map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
-    control.chain(request).chain(reply).collect()
+    let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
+    let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];
+    let answer = sums.map(|(name, sum)| (name.into(), Message::Answer(Answer::Checksum(sum))));
+    control.chain(request).chain(reply).chain(operation).chain(answer).collect()
+}
+
+fn operations() -> [(&'static str, Op); 6] {
+    let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
+    let version = Stamp { size: 1 << 40, mtime: time, ctime: time, ino: 77 };
+    let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
+    let publish = |mtime, condition| Op::PublishIf { handle: 300, mtime, condition };
+    [
+        ("op-23", Op::LookFull(path("run7/a"))),
+        ("op-24-set", set(Some(vec![0, 255]))),
+        ("op-24-remove", set(None)),
+        ("op-25-absent", publish(None, Precondition::Absent)),
+        ("op-25-version", publish(Some(time), Precondition::Version(version))),
+        ("op-26", Op::Checksum { handle: 300, algorithm: Algorithm::Crc32c, freshness: Freshness::Any }),
+    ]
 }
 
 fn record() -> String {
@@ -110,9 +135,9 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 #[test]
 fn every_message_is_recorded() {
     assert!(has_variant::<Control>(31) && has_variant::<Request>(44) && has_variant::<Reply>(26));
-    assert!(has_variant::<Op>(22) && has_variant::<Answer>(9));
+    assert!(has_variant::<Op>(26) && has_variant::<Answer>(10));
     assert!(!has_variant::<Control>(32), "record the new message here");
     assert!(!has_variant::<Request>(45), "record the new request here");
     assert!(!has_variant::<Reply>(27), "record the new reply here");
-    assert!(!has_variant::<Op>(23) && !has_variant::<Answer>(10), "record the new operation here");
+    assert!(!has_variant::<Op>(27) && !has_variant::<Answer>(11), "record the new operation here");
 }
