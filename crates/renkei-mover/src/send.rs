@@ -8,7 +8,7 @@
 use super::failure::{Failure, Peer, Stop};
 use super::hooks::SourceCheck;
 use super::outgoing::{Outgoing, digest_of};
-use super::pace::background::{Pace, spawn_pace};
+use super::pace::background::Pace;
 use super::pace::pacer::Pacer;
 use super::pace::throttle::Throttle;
 use super::progress::Watch;
@@ -519,7 +519,7 @@ impl Session {
     }
 }
 
-pub(super) type Thread = AccountThread<()>;
+type Thread = AccountThread<()>;
 
 fn spawn_walk(session: &Arc<Session>, account: &Account) -> Result<Thread, Error> {
     let session = session.clone();
@@ -563,6 +563,12 @@ fn send_stream(session: &Arc<Session>, stream: TlsStream) -> Result<TlsStream, E
     outgoing.run()?;
     session.on_stream_ended()?;
     Ok(outgoing.into_stream())
+}
+
+/// Paces the streams of a background transfer until the session ends.
+fn spawn_pace(session: &Arc<Session>, pace: Pace) -> Result<Thread, Error> {
+    let session = session.clone();
+    Account::own()?.spawn("pace", move || pace.run(|round| session.failure.wait_for(round)))
 }
 
 fn spawn_ticker(session: &Arc<Session>, watch: Watch, mut pacer: Option<Pacer>) -> Result<Thread, Error> {

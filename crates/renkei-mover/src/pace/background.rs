@@ -1,12 +1,9 @@
 //! Pacing of a background transfer: applies the rate that [`Background`] computes from the kernel's counters.
 
 use super::throttle::Throttle;
-use crate::send::{Session, Thread};
-use renkei_core::error::Error;
 use renkei_core::link::background::{Background, Round};
 use renkei_core::link::busy::Busy;
 use renkei_core::link::controller::Sample;
-use renkei_net::identity::account::Account;
 use renkei_net::socket::{pace, rtt, sample};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -55,6 +52,13 @@ impl Pace {
         self.throttle.clone()
     }
 
+    /// Paces the streams round by round; `ends_within` waits for a round, or for the end of the session.
+    pub(crate) fn run(mut self, ends_within: impl Fn(Duration) -> bool) {
+        while !ends_within(Background::round(self.rtt)) {
+            self.tick();
+        }
+    }
+
     /// Ends a round, if enough data arrived to judge the path.
     fn tick(&mut self) {
         let samples: Vec<Sample> = self.sockets.iter().map(|socket| sample(socket)).collect();
@@ -88,14 +92,4 @@ impl Pace {
             busy: busy().count(),
         }
     }
-}
-
-/// Paces the session's streams until it ends.
-pub(crate) fn spawn_pace(session: &Arc<Session>, mut pace: Pace) -> Result<Thread, Error> {
-    let session = session.clone();
-    Account::own()?.spawn("pace", move || {
-        while !session.failure.wait_for(Background::round(pace.rtt)) {
-            pace.tick();
-        }
-    })
 }
