@@ -7,8 +7,8 @@
 //! Guarantee: without a renamed site there is no lookup. Non-goal: reuse of a former name for another site.
 
 use crate::error::{Code, Error};
-use crate::identity::Principal;
 use crate::path::is_label;
+use crate::principal::Principal;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,8 @@
 //! side.
 
 use crate::error::Error;
-use crate::identity::Principal;
 use crate::path::is_label;
+use crate::principal::Principal;
 
 /// The placeholders with their explanations.
 pub const WORDS: &[(&str, &str)] = &[

@@ -11,7 +11,7 @@
 //! Times are milliseconds since 1970. Non-goals: files, and the order in which buffered transfers are forwarded.
 
 use crate::error::{Code, Error};
-use crate::identity::Principal;
+use crate::principal::Principal;
 use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};

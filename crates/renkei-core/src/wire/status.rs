@@ -1,8 +1,8 @@
 //! The status of a PoP.
 
 use super::types::{Class, Progress};
-use crate::identity::Principal;
 use crate::path::SiteName;
+use crate::principal::Principal;
 use serde::{Deserialize, Serialize};
 
 /// The status of a PoP.
