@@ -7,9 +7,24 @@
 
 use crate::error::{Code, Error};
 use crate::path::{Place, RelPath};
-use crate::wire::types::Found;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+
+/// Kind of a copy's destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// A directory.
+    Dir,
+    /// Anything but a directory.
+    Other,
+    /// It does not exist.
+    Nothing,
+}
+
+impl Found {
+    /// All the kinds.
+    pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
+}
 
 /// The form of a copy, as far as it decides what becomes of its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

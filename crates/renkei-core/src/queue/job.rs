@@ -12,7 +12,8 @@
 
 use crate::backoff::Backoff;
 use crate::error::{Code, Error, Retry};
-use crate::wire::message::{Found, Summary};
+use crate::mover::layout::Found;
+use crate::wire::message::Summary;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

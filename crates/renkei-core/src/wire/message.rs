@@ -18,10 +18,11 @@ use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
 pub use super::types::{
-    Algorithm, BATCH_ENTRIES, Class, EntryFailure, Found, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress,
-    Space, Summary, TransferId,
+    Algorithm, BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space,
+    Summary, TransferId,
 };
 pub(crate) use super::types::{at_most, batch};
+pub use crate::mover::layout::Found;
 
 /// Every message of a control stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

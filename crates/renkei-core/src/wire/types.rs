@@ -165,19 +165,3 @@ impl Algorithm {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(algorithm, _)| *algorithm)
     }
 }
-
-/// Kind of a copy's destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Found {
-    /// A directory.
-    Dir,
-    /// Anything but a directory.
-    Other,
-    /// It does not exist.
-    Nothing,
-}
-
-impl Found {
-    /// All the kinds.
-    pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
-}

@@ -5,10 +5,10 @@
 //! only [`OpenCopy::open_found`] stays for as long as queued transfers are stored in that form.
 
 use super::copy::{CopySender, OpenCopy};
-use super::message::{Choice, Found, OpenFound, Reply, Request};
+use super::message::{Choice, OpenFound, Reply, Request};
 use super::{WireVersion, violation};
 use crate::error::{Code, Error};
-use crate::mover::layout::CopyLayout;
+use crate::mover::layout::{CopyLayout, Found};
 use crate::path::RelPath;
 
 /// The report of a destination, before it opens a copy.
