@@ -1,9 +1,10 @@
 //! The rules and state machines of renkei, without clock, randomness, sockets, files or database.
 //!
-//! A tour: [`error`] has every failure, [`path`], [`entry`] and [`principal`] the basic types, [`former_names`] the
-//! aliases of renamed sites, [`format`](mod@format) the formats of stored values, [`backoff`] the pauses of retries,
-//! [`wire`] the protocol between two daemons, [`mover`] the state machines of one transfer, [`link`] the congestion
-//! control of a path, [`route`] the ways to a site, [`identity`] the mapping of principals to accounts, [`queue`] the queue of submitted transfers, [`buffer`] the reservations in a PoP's buffer, [`namespace`] the tree of
+//! A tour: [`error`] has every failure, [`path`], [`entry`], [`ids`] and [`principal`] the basic types,
+//! [`former_names`] the aliases of renamed sites, [`format`](mod@format) the formats of stored values, [`backoff`] the
+//! pauses of retries, [`wire`] the protocol between two daemons, [`mover`] the state machines of one transfer, [`link`]
+//! the congestion control of a path, [`route`] the ways to a site, [`identity`] the mapping of principals to accounts,
+//! [`queue`] the queue of submitted transfers, [`buffer`] the reservations in a PoP's buffer, [`namespace`] the tree of
 //! a volume, [`drop_folder`] the detection of complete files in a drop folder, [`units`] sizes and rates in
 //! human-readable form, [`lease`] leases with callbacks before a change is acknowledged, [`admission`] the admission
 //! control of unauthenticated connections, [`lab`] the impairments of an emulated link, and [`sim`] runs the transfer
@@ -18,6 +19,7 @@ pub mod error;
 pub mod format;
 pub mod former_names;
 pub mod identity;
+pub mod ids;
 pub mod lab;
 pub mod lease;
 pub mod link;

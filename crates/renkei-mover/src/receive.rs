@@ -15,11 +15,12 @@ use super::reuse::ReusableSession;
 use super::space_reservation::{ReservedSpace, SpaceReservation};
 use renkei_core::entry::{Entry, EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::ids::EntryId;
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
 use renkei_core::mover::receiver::{Action, Arrival, Done, Left, Receiver, Start, Unwritten};
 use renkei_core::path::{RelPath, printable};
-use renkei_core::wire::data::{EntryId, ExtentHead};
+use renkei_core::wire::data::ExtentHead;
 use renkei_core::wire::message::{
     BATCH_ENTRIES, Control, EntryFailure, Existing, OfferItem, ReceiveOptions, Summary, Verdict,
 };

@@ -11,8 +11,8 @@
 //! Times are milliseconds since 1970. Non-goals: files, and the order in which buffered transfers are forwarded.
 
 use crate::error::{Code, Error};
+use crate::ids::TransferId;
 use crate::principal::Principal;
-use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -3,8 +3,8 @@
 //! To the mover this is a place like any other. No storage can have this name, and no user can write such a place on
 //! a command line: a tilde is not allowed in labels.
 
+use crate::ids::TransferId;
 use crate::path::{Place, RelPath};
-use crate::wire::message::TransferId;
 
 /// The buffer's name among the storages.
 pub const STORAGE: &str = "~buffer";

@@ -6,8 +6,9 @@
 use super::rights::Rights;
 use crate::error::{Code, Error};
 use crate::former_names;
+use crate::ids::TransferId;
 use crate::path::{Place, RelPath, SiteName};
-use crate::wire::message::{OpenFound, OpenSend, TransferId};
+use crate::wire::message::{OpenFound, OpenSend};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

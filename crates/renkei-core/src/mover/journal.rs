@@ -15,8 +15,8 @@ use crate::entry::{FileTime, Stamp};
 use crate::error::Error;
 use crate::format::newer;
 use crate::former_names::current_principal;
+use crate::ids::TransferId;
 use crate::path::{Place, RelPath};
-use crate::wire::message::TransferId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 

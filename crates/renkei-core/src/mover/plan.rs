@@ -6,8 +6,9 @@
 
 use super::digest::slot_count;
 use crate::entry::{Entry, EntryKind};
+use crate::ids::EntryId;
 use crate::path::RelPath;
-use crate::wire::data::{EntryId, SMALL_FILE_BYTES};
+use crate::wire::data::SMALL_FILE_BYTES;
 use crate::wire::message::{BATCH_ENTRIES, OfferItem, SlotRange, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use super::digest::slot_range;
 use super::plan::{Item, Origin, Plan, Unit};
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Code, Error};
+use crate::ids::EntryId;
 use crate::path::RelPath;
-use crate::wire::data::EntryId;
 use crate::wire::message::{
     EntryFailure, IdRange, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary,
     Verdict,

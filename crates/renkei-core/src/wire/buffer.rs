@@ -1,7 +1,8 @@
 //! Messages about a PoP's buffer.
 
-use super::types::{TransferId, batch};
+use super::types::batch;
 use crate::buffer::Shortage;
+use crate::ids::TransferId;
 use crate::path::SiteName;
 use crate::units::human;
 use serde::{Deserialize, Serialize};

@@ -6,11 +6,9 @@
 use super::{decode, encode, violation};
 use crate::entry::{Entry, EntryKind};
 use crate::error::Error;
+use crate::ids::EntryId;
 use crate::mover::digest;
 use serde::{Deserialize, Serialize};
-
-/// Number of an entry within one session, counted by the sender from 0.
-pub type EntryId = u64;
 
 /// Secret that binds a data stream to its session.
 pub type Ticket = [u8; 32];

@@ -8,12 +8,13 @@
 //! that opened the file before keeps reading the version it opened (snapshot).
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
-use super::types::{Algorithm, Space, TransferId, batch};
+use super::types::{Algorithm, Space, batch};
 use super::uploads::Uploads;
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::entry::{Entry, FileTime, Stamp};
 use crate::error::{Code, Error};
+use crate::ids::TransferId;
 use crate::lease::locks::Span;
 use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use super::buffer::{BufferStatus, Room};
 use super::copy::{CopySender, OpenCopy};
-use super::data::{EntryId, Ticket};
+use super::data::Ticket;
 use super::file::{Changed, OpenFiles};
 use super::queue::{Listed, Queued, Story, Submission};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
@@ -10,6 +10,7 @@ use super::unfinished::{AboutUnfinished, UnfinishedReply};
 use super::volume::{AboutVolume, VolumeReply};
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::ids::EntryId;
 use crate::mover::filter::Filter;
 use crate::mover::layout::CopyLayout;
 use crate::path::{Place, RelPath, SiteName};
@@ -19,9 +20,10 @@ use serde::{Deserialize, Serialize};
 
 pub use super::types::{
     Algorithm, BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space,
-    Summary, TransferId,
+    Summary,
 };
 pub(crate) use super::types::{at_most, batch};
+pub use crate::ids::TransferId;
 pub use crate::mover::layout::Found;
 
 /// Every message of a control stream.

@@ -2,8 +2,9 @@
 
 use super::buffer::Buffered;
 use super::message::{OpenFound, OpenSend};
-use super::types::{Class, EntryFailure, Progress, Summary, TransferId, batch};
+use super::types::{Class, EntryFailure, Progress, Summary, batch};
 use crate::error::Error;
+use crate::ids::TransferId;
 use crate::path::SiteName;
 use crate::queue::State;
 use serde::{Deserialize, Serialize};

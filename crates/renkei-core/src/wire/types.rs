@@ -1,12 +1,9 @@
 //! Types that several messages share.
 
-use super::data::EntryId;
 use crate::error::Error;
+use crate::ids::EntryId;
 use crate::path::RelPath;
 use serde::{Deserialize, Serialize};
-
-/// Identifier of one transfer, chosen by the client, in the logs of every side.
-pub type TransferId = [u8; 16];
 
 /// Most entries in one offer, verdict list or listing part; keeps control frames small.
 pub const BATCH_ENTRIES: usize = 512;

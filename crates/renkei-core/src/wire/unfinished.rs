@@ -1,6 +1,7 @@
 //! Messages about unfinished copies, at the site where they were to arrive.
 
-use super::types::{TransferId, batch};
+use super::types::batch;
+use crate::ids::TransferId;
 use serde::{Deserialize, Serialize};
 
 /// Most ids that one request names.

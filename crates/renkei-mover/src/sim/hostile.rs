@@ -6,6 +6,7 @@ use super::receiving::{Next, ReceiveEnd};
 use super::tree::path;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
+use renkei_core::ids::EntryId;
 use renkei_core::mover::digest::{SLOT_BYTES, whole};
 use renkei_core::mover::journal::{Header, Record, State, VERSION, path_key};
 use renkei_core::mover::plan::Origin;
@@ -13,7 +14,7 @@ use renkei_core::mover::receiver::{Left, MAX_OPEN_FILES, Receiver};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
-use renkei_core::wire::data::{EntryHead, EntryId, ExtentEnd, ExtentHead};
+use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead};
 use renkei_core::wire::encode;
 use renkei_core::wire::frame::FrameKind;
 use renkei_core::wire::message::{
