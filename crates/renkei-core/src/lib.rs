@@ -12,6 +12,7 @@
 
 pub mod admission;
 pub mod backoff;
+pub mod batch;
 pub mod buffer;
 pub mod drop_folder;
 pub mod entry;

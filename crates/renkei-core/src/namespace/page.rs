@@ -7,7 +7,7 @@
 //! last page's record on.
 
 use super::{Dentry, Name, Node, NodeId, Origin};
-use crate::wire::message::at_most;
+use crate::batch::at_most;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 

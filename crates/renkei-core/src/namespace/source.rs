@@ -16,7 +16,7 @@ pub struct Fellow {
     /// Its name.
     pub site: SiteName,
     /// Folders of which it holds all files, as far as it reported to the home.
-    #[serde(deserialize_with = "crate::wire::message::batch")]
+    #[serde(deserialize_with = "crate::batch::batch")]
     pub whole: Vec<RelPath>,
 }
 

@@ -1,6 +1,6 @@
 //! Messages about a PoP's buffer.
 
-use super::types::batch;
+use crate::batch::batch;
 use crate::buffer::Shortage;
 use crate::ids::TransferId;
 use crate::path::SiteName;

@@ -4,7 +4,7 @@
 //! [`CopyLayout`], creates a missing directory, and opens the transfer or grants it to the site that sends.
 
 use super::message::{Class, OpenReceive, ReceiveOptions};
-use super::types::batch;
+use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 use crate::mover::layout::{CopyForm, CopyLayout, Found, ResolvedLayout, refuse_overlap};

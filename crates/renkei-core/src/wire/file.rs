@@ -8,10 +8,11 @@
 //! that opened the file before keeps reading the version it opened (snapshot).
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
-use super::types::{Algorithm, Space, batch};
+use super::types::{Algorithm, Space};
 use super::uploads::Uploads;
 use super::version::WireVersion;
 use super::{decode, encode, violation};
+use crate::batch::batch;
 use crate::entry::{Entry, FileTime, Stamp};
 use crate::error::{Code, Error};
 use crate::ids::TransferId;

@@ -8,6 +8,7 @@ use super::queue::{Listed, Queued, Story, Submission};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
 use super::unfinished::{AboutUnfinished, UnfinishedReply};
 use super::volume::{AboutVolume, VolumeReply};
+use crate::batch::batch;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::ids::EntryId;
@@ -19,10 +20,9 @@ use crate::route::Way;
 use serde::{Deserialize, Serialize};
 
 pub use super::types::{
-    Algorithm, BATCH_ENTRIES, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space,
-    Summary,
+    Algorithm, Class, EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Space, Summary,
 };
-pub(crate) use super::types::{at_most, batch};
+pub use crate::batch::BATCH_ENTRIES;
 pub use crate::ids::TransferId;
 pub use crate::mover::layout::Found;
 

@@ -2,7 +2,8 @@
 
 use super::buffer::Buffered;
 use super::message::{OpenFound, OpenSend};
-use super::types::{Class, EntryFailure, Progress, Summary, batch};
+use super::types::{Class, EntryFailure, Progress, Summary};
+use crate::batch::batch;
 use crate::error::Error;
 use crate::ids::TransferId;
 use crate::path::SiteName;

@@ -5,9 +5,6 @@ use crate::ids::EntryId;
 use crate::path::RelPath;
 use serde::{Deserialize, Serialize};
 
-/// Most entries in one offer, verdict list or listing part; keeps control frames small.
-pub const BATCH_ENTRIES: usize = 512;
-
 /// The share of the path's capacity that a transfer may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -87,42 +84,6 @@ pub struct Summary {
     pub failed: u64,
     /// The first failures, at most [`MAX_LISTED_FAILURES`] and [`MAX_LISTED_BYTES`].
     pub failures: Vec<EntryFailure>,
-}
-
-/// Deserialises a list of at most [`BATCH_ENTRIES`]: otherwise a few bytes of a frame could decode to a hundred times
-/// as much.
-pub(crate) fn batch<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    at_most::<D, T, BATCH_ENTRIES>(deserializer)
-}
-
-/// Deserialises a list of at most `MOST` items.
-pub(crate) fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Items<T, const MOST: usize>(std::marker::PhantomData<T>);
-    impl<'de, T: Deserialize<'de>, const MOST: usize> serde::de::Visitor<'de> for Items<T, MOST> {
-        type Value = Vec<T>;
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            write!(f, "at most {MOST} items")
-        }
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
-            let mut items = Vec::new();
-            while let Some(item) = seq.next_element()? {
-                if items.len() == MOST {
-                    return Err(serde::de::Error::invalid_length(items.len() + 1, &self));
-                }
-                items.push(item);
-            }
-            Ok(items)
-        }
-    }
-    deserializer.deserialize_seq(Items::<T, MOST>(std::marker::PhantomData))
 }
 
 /// Failures a summary lists; the others are counted and logged.

@@ -1,6 +1,6 @@
 //! Messages about unfinished copies, at the site where they were to arrive.
 
-use super::types::batch;
+use crate::batch::batch;
 use crate::ids::TransferId;
 use serde::{Deserialize, Serialize};
 

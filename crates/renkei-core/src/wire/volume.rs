@@ -1,6 +1,7 @@
 //! Messages between sites about volumes: followers, the log, and changes submitted to the home.
 
-use super::types::{EntryFailure, Space, batch};
+use super::types::{EntryFailure, Space};
+use crate::batch::{BATCH_ENTRIES, batch};
 use crate::error::Error;
 use crate::lease::site::{LeaseAsk, LeaseGiven};
 use crate::namespace::page::{Page, Reached};
@@ -19,13 +20,13 @@ pub type VolumeId = [u8; 16];
 pub type Incarnation = [u8; 16];
 
 /// Most records of one answer.
-pub const MOST_RECORDS: u32 = super::message::BATCH_ENTRIES as u32;
+pub const MOST_RECORDS: u32 = BATCH_ENTRIES as u32;
 
 /// Changes in one `Submit` at most.
-pub const MOST_CHANGES: usize = super::message::BATCH_ENTRIES;
+pub const MOST_CHANGES: usize = BATCH_ENTRIES;
 
 /// Versions in one `Kept` at most.
-pub const MOST_VERSIONS: usize = super::message::BATCH_ENTRIES;
+pub const MOST_VERSIONS: usize = BATCH_ENTRIES;
 
 /// Requests about volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
