@@ -12,6 +12,8 @@ pub mod digest;
 pub mod filter;
 pub mod journal;
 pub mod layout;
+pub mod offer;
 pub mod plan;
 pub mod receiver;
 pub mod sender;
+pub mod summary;

@@ -5,12 +5,12 @@
 //! first and queued when the verdict wants them; everything else is queued at once, so no entry waits for another.
 
 use super::digest::slot_count;
+use super::offer::{OfferItem, SlotRange, Verdict};
 use crate::batch::BATCH_ENTRIES;
 use crate::entry::{Entry, EntryKind};
 use crate::ids::EntryId;
 use crate::path::RelPath;
 use crate::wire::data::SMALL_FILE_BYTES;
-use crate::wire::message::{OfferItem, SlotRange, Verdict};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 

@@ -10,11 +10,11 @@
 use super::commit::{Commit, Step, Synced};
 use super::digest::{combine, slot_count, slot_range};
 use super::journal::{Partial, PathKey, Record, State, path_key};
+use super::offer::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use crate::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::ids::EntryId;
 use crate::path::RelPath;
-use crate::wire::message::{IdRange, OfferItem, ReceiveOptions, SlotRange};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
@@ -614,7 +614,7 @@ mod tests {
     use super::*;
     use crate::entry::Xattr;
     use crate::mover::digest::SLOT_BYTES;
-    use crate::wire::message::Existing;
+    use crate::mover::offer::Existing;
 
     const NOW: Duration = Duration::ZERO;
 

@@ -7,15 +7,13 @@
 
 use super::closed::Closed;
 use super::digest::slot_range;
+use super::offer::{IdRange, OfferItem, SlotRange, Verdict};
 use super::plan::{Item, Origin, Plan, Unit};
+use super::summary::{EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Summary};
 use crate::entry::{Entry, EntryKind};
 use crate::error::{Code, Error};
 use crate::ids::EntryId;
 use crate::path::RelPath;
-use crate::wire::message::{
-    EntryFailure, IdRange, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, OfferItem, Progress, SlotRange, Summary,
-    Verdict,
-};
 use std::collections::{BTreeMap, HashMap};
 
 /// Window of files and symbolic links found and not yet acknowledged: larger than the receiver's queue for syncs, so

@@ -13,7 +13,7 @@
 use crate::backoff::Backoff;
 use crate::error::{Code, Error, Retry};
 use crate::mover::layout::Found;
-use crate::wire::message::Summary;
+use crate::mover::summary::Summary;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -3,11 +3,12 @@
 //! The asker describes the copy once ([`OpenCopy`]); the destination looks at what is there, refuses or answers with a
 //! [`CopyLayout`], creates a missing directory, and opens the transfer or grants it to the site that sends.
 
-use super::message::{Class, OpenReceive, ReceiveOptions};
+use super::message::{Class, OpenReceive};
 use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 use crate::mover::layout::{CopyForm, CopyLayout, Found, ResolvedLayout, refuse_overlap};
+use crate::mover::offer::ReceiveOptions;
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 

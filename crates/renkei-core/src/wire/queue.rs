@@ -2,10 +2,11 @@
 
 use super::buffer::Buffered;
 use super::message::{OpenFound, OpenSend};
-use super::types::{Class, EntryFailure, Progress, Summary};
+use super::types::Class;
 use crate::batch::batch;
 use crate::error::Error;
 use crate::ids::TransferId;
+use crate::mover::summary::{EntryFailure, Progress, Summary};
 use crate::path::SiteName;
 use crate::queue::State;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The status of a PoP.
 
-use super::types::{Class, Progress};
+use super::types::Class;
+use crate::mover::summary::Progress;
 use crate::path::SiteName;
 use crate::principal::Principal;
 use serde::{Deserialize, Serialize};

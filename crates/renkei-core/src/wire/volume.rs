@@ -1,9 +1,10 @@
 //! Messages between sites about volumes: followers, the log, and changes submitted to the home.
 
-use super::types::{EntryFailure, Space};
+use super::types::Space;
 use crate::batch::{BATCH_ENTRIES, batch};
 use crate::error::Error;
 use crate::lease::site::{LeaseAsk, LeaseGiven};
+use crate::mover::summary::EntryFailure;
 use crate::namespace::page::{Page, Reached};
 use crate::namespace::placement::{Reason, Why};
 use crate::namespace::quota::{Limit, Use};
