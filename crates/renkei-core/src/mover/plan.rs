@@ -10,10 +10,11 @@ use crate::batch::BATCH_ENTRIES;
 use crate::entry::{Entry, EntryKind};
 use crate::ids::EntryId;
 use crate::path::RelPath;
-use crate::wire::data::SMALL_FILE_BYTES;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+/// Largest file sent whole inside one frame.
+pub const SMALL_FILE_BYTES: u64 = 1 << 20;
 /// Content of one pack: large enough that a stream rarely asks, small enough for load balancing.
 pub const PACK_BYTES: u64 = 1 << 20;
 /// Most entries of one pack.

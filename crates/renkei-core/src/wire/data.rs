@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 /// Secret that binds a data stream to its session.
 pub type Ticket = [u8; 32];
 
-/// Largest file sent whole inside one frame.
-pub const SMALL_FILE_BYTES: u64 = 1 << 20;
 /// Bytes of the file offset before the bytes of a [`super::frame::FrameKind::Raw`] frame, big-endian.
 pub const RAW_OFFSET_BYTES: usize = 8;
 /// Most bytes of content in one raw frame.
