@@ -21,6 +21,7 @@ pub mod format;
 pub mod former_names;
 pub mod identity;
 pub mod ids;
+pub mod invalidation;
 pub mod lab;
 pub mod lease;
 pub mod link;

@@ -8,7 +8,7 @@
 //! holders have answered or their terms have expired ([`CallbackQueue::settling`], [`CallbackQueue::wait_until`]).
 
 use super::{Call, HolderId, Leases, Moment, Noted};
-use crate::wire::file::Changed;
+use crate::invalidation::Changed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The holder's side of leases: the expiry of its cache, and the detection of stale answers.
 
 use super::Moment;
-use crate::wire::file::Changed;
+use crate::invalidation::Changed;
 use std::collections::VecDeque;
 use std::time::Duration;
 

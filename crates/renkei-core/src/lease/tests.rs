@@ -4,8 +4,8 @@
 use super::callbacks::{Callback, CallbackQueue};
 use super::holder::{Recent, Term};
 use super::*;
+use crate::invalidation::Changed;
 use crate::sim::chance::Chance;
-use crate::wire::file::Changed;
 
 const TERM: Duration = Duration::from_millis(1000);
 const DIRS: u64 = 4;

@@ -4,7 +4,7 @@
 use super::dir_aliases::DirAliases;
 use super::overlay::Layer;
 use super::{Delta, Dentry, NodeId, Record, SequencedChange};
-use crate::wire::file::Changed;
+use crate::invalidation::Changed;
 use std::collections::BTreeSet;
 
 /// Names and nodes whose view changes.
