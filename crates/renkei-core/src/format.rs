@@ -11,8 +11,8 @@
 //!
 //! Source: the migrations of garage (`src/util/migrate.rs`).
 
+use crate::encoding::{encode, violation};
 use crate::error::{Code, Error};
-use crate::wire;
 use serde::Serialize;
 
 /// The bytes before the version of a bare kind, from version 1 on.
@@ -61,7 +61,7 @@ impl<T> Format<T> {
             return Err(newer(self.kind, version, self.version()));
         }
         let reader = version.checked_sub(self.first).and_then(|at| self.readers.get(usize::from(at)));
-        let reader = reader.ok_or_else(|| wire::violation(self.kind, format_args!("version {version}")))?;
+        let reader = reader.ok_or_else(|| violation(self.kind, format_args!("version {version}")))?;
         reader(self.kind, value)
     }
 
@@ -70,7 +70,7 @@ impl<T> Format<T> {
         let headed = if self.first > 0 { Some(bytes) } else { bytes.strip_prefix(&HEAD) };
         let Some(headed) = headed else { return Ok((0, bytes)) };
         let (version, value) =
-            headed.split_first().ok_or_else(|| wire::violation(self.kind, "it has no version"))?;
+            headed.split_first().ok_or_else(|| violation(self.kind, "it has no version"))?;
         Ok((*version, value))
     }
 
@@ -78,7 +78,7 @@ impl<T> Format<T> {
     pub fn encode_as<V: Serialize>(&self, version: u8, value: &V) -> Vec<u8> {
         let head: &[u8] = if self.first > 0 || version == 0 { &[] } else { &HEAD };
         let number: &[u8] = if self.first > 0 || version > 0 { &[version] } else { &[] };
-        [head, number, &wire::encode(value)].concat()
+        [head, number, &encode(value)].concat()
     }
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{decode, encode};
+    use crate::encoding::decode;
     use serde::Deserialize;
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

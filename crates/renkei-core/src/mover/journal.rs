@@ -120,7 +120,7 @@ pub enum Record {
 impl Record {
     /// Appends the record's bytes to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let body = crate::wire::encode(self);
+        let body = crate::encoding::encode(self);
         out.extend_from_slice(&(body.len() as u32).to_le_bytes());
         out.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
         out.extend_from_slice(&body);
@@ -129,7 +129,7 @@ impl Record {
     /// Parses the first record of `bytes`; `None` at the end or where the tail is torn.
     fn read(bytes: &[u8]) -> Option<(Record, &[u8])> {
         let (body, rest) = Self::body(bytes)?;
-        Some((crate::wire::decode("journal record", body).ok()?, rest))
+        Some((crate::encoding::decode("journal record", body).ok()?, rest))
     }
 
     /// The bytes of the first record, whatever its version.
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_journal_of_a_newer_version_is_refused_even_if_its_header_has_other_fields() {
         assert_eq!(check_version(&written(&[slot(0)])), Ok(()));
-        let body = crate::wire::encode(&(HEADER, VERSION + 1, "fields of a newer version"));
+        let body = crate::encoding::encode(&(HEADER, VERSION + 1, "fields of a newer version"));
         let head = [(body.len() as u32).to_le_bytes(), crc32fast::hash(&body).to_le_bytes()].concat();
         let newer = [head, body].concat();
         assert_eq!(check_version(&newer).unwrap_err().code, Code::FormatNewer);
@@ -408,12 +408,12 @@ mod tests {
             Record::Transfer([5; 16]),
             Record::AtRest { key: [9; 16], changed: time },
         ];
-        let lines = records.iter().map(|record| crate::units::hex(&crate::wire::encode(record)));
+        let lines = records.iter().map(|record| crate::units::hex(&crate::encoding::encode(record)));
         let recorded: Vec<&str> = include_str!("../../tests/journal.txt").lines().collect();
         assert_eq!(lines.collect::<Vec<_>>(), recorded);
         for (line, record) in recorded.iter().zip(&records) {
             let bytes = crate::format::bytes_of(line);
-            assert_eq!(crate::wire::decode::<Record>("journal record", &bytes).as_ref(), Ok(record));
+            assert_eq!(crate::encoding::decode::<Record>("journal record", &bytes).as_ref(), Ok(record));
         }
     }
 

@@ -330,7 +330,7 @@ impl Receiver {
     /// are open than any correct sender has, `NameTaken` as [`Receiver::claim`]; the latter fails only this entry.
     pub fn start_extent(&mut self, id: EntryId, entry: &Entry, slot: u32) -> Result<Start, Error> {
         let EntryKind::File { stamp, .. } = entry.kind else {
-            return Err(crate::wire::violation("extent", "not of a regular file"));
+            return Err(crate::encoding::violation("extent", "not of a regular file"));
         };
         if self.given_up.contains(&id) {
             return Ok(Start::Ignore);
@@ -341,13 +341,13 @@ impl Receiver {
         }
         let file = self.incoming.get_mut(&id).expect("present or just inserted");
         if file.path != entry.path || file.source != stamp {
-            return Err(crate::wire::violation("extent", "of another file than before"));
+            return Err(crate::encoding::violation("extent", "of another file than before"));
         }
         if file.slots.contains_key(&slot) {
             return Ok(Start::Ignore);
         }
         if !file.started.insert(slot) {
-            return Err(crate::wire::violation("extent", "the same twice at once"));
+            return Err(crate::encoding::violation("extent", "the same twice at once"));
         }
         Ok(Start::Write { keep_existing: file.resumed })
     }

@@ -221,7 +221,7 @@ impl Sender {
             let held_back = self.dry_run && wanted;
             let item = self.plan.handle_verdict(id, if held_back { &Verdict::Have } else { &verdict });
             let item =
-                item.ok_or_else(|| crate::wire::violation("verdict", "not on the oldest offered file"))?;
+                item.ok_or_else(|| crate::encoding::violation("verdict", "not on the oldest offered file"))?;
             if held_back {
                 self.settle(item.id);
                 self.would_send.push(item.entry.path);
@@ -327,7 +327,7 @@ impl Sender {
                 // Stops at the first that is not open, so that no peer can make this loop longer than its entries.
                 self.note_arrived(id);
                 if !self.settle(id) {
-                    return Err(crate::wire::violation("acknowledgement", "of entries not under way"));
+                    return Err(crate::encoding::violation("acknowledgement", "of entries not under way"));
                 }
             }
         }
@@ -421,7 +421,7 @@ impl Sender {
         if self.summary.failures.len() >= MAX_LISTED_FAILURES {
             return;
         }
-        let bytes = crate::wire::encode(&failure).len();
+        let bytes = crate::encoding::encode(&failure).len();
         if self.listed_bytes + bytes <= MAX_LISTED_BYTES {
             self.listed_bytes += bytes;
             self.summary.failures.push(failure);
@@ -561,7 +561,7 @@ mod tests {
         let summary = sender.finish(0);
         assert_eq!(summary.failed, 2 * MAX_LISTED_FAILURES as u64);
         assert!(summary.failures.len() > 100, "{}", summary.failures.len());
-        let message = crate::wire::encode(&crate::wire::message::Control::Finished(Ok(summary)));
+        let message = crate::encoding::encode(&crate::wire::message::Control::Finished(Ok(summary)));
         assert!(message.len() <= crate::wire::frame::MAX_PAYLOAD_BYTES, "{}", message.len());
     }
 

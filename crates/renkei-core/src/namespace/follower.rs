@@ -450,7 +450,7 @@ fn mark(effects: &Delta) -> u64 {
             Kind::Symlink { .. } | Kind::Merged { .. } => {}
         }
     }
-    let hash = blake3::hash(&crate::wire::encode(&plain));
+    let hash = blake3::hash(&crate::encoding::encode(&plain));
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("BLAKE3 has 32 bytes"))
 }
 

@@ -2,8 +2,8 @@
 
 use super::tree::{Clash, Tree, decide};
 use super::{Origin, Record, SequencedChange};
+use crate::encoding::violation;
 use crate::error::Error;
-use crate::wire::violation;
 use std::collections::BTreeMap;
 
 /// The home's position in the log; stored together with each record.

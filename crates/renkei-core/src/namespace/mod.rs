@@ -389,8 +389,9 @@ mod tests {
 
     #[test]
     fn invalid_names_are_not_decoded() {
-        let read =
-            |bytes: &[u8]| crate::wire::decode::<Name>("name", &crate::wire::encode(&Name(bytes.to_vec())));
+        let read = |bytes: &[u8]| {
+            crate::encoding::decode::<Name>("name", &crate::encoding::encode(&Name(bytes.to_vec())))
+        };
         for good in [&b"a"[..], b"...", b"a b", &[0xff], &[b'x'; 255]] {
             assert_eq!(read(good).unwrap().0, good);
         }

@@ -24,20 +24,11 @@ pub mod version;
 pub mod volume;
 pub mod wire3;
 
-use crate::error::{Code, Error};
+pub use crate::encoding::{decode, encode, violation};
 pub use version::{VERSIONS, WireVersion};
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"renkei/1";
-
-/// Decodes a postcard value that must fill `bytes` to the end.
-pub fn decode<T: serde::de::DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, Error> {
-    match postcard::take_from_bytes::<T>(bytes) {
-        Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(violation(what, format_args!("{} surplus bytes", rest.len()))),
-        Err(error) => Err(violation(what, error)),
-    }
-}
 
 /// Bytes of list items in one control message: far below the largest frame even with the fields around them.
 const PART_BYTES: usize = 1 << 20;
@@ -59,16 +50,6 @@ pub fn parts<T: serde::Serialize>(items: Vec<T>, max_items: usize) -> Vec<Vec<T>
         room = room.saturating_sub(bytes);
     }
     parts
-}
-
-/// Encodes a value that can always be encoded.
-pub fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_stdvec(value).expect("wire types hold nothing postcard cannot write")
-}
-
-/// A peer's breach of the protocol.
-pub fn violation(what: &str, cause: impl std::fmt::Display) -> Error {
-    Error::new(Code::ProtocolViolation, "decode", what, cause)
 }
 
 #[cfg(test)]
