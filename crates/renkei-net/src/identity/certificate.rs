@@ -197,6 +197,23 @@ fn bad(cause: impl std::fmt::Display) -> Error {
     Error::new(Code::BadCertificate, "read certificate", "", cause)
 }
 
+/// Parses a serial in the form of [`Facts::serial`].
+pub fn parse_serial(text: &str) -> Result<String, Error> {
+    let serial = text.replace(':', "").to_ascii_lowercase();
+    let hex = serial.bytes().all(|b| b.is_ascii_hexdigit());
+    // RFC 5280, 4.1.2.2: at most 20 octets.
+    if hex && serial.len().is_multiple_of(2) && (2..=40).contains(&serial.len()) {
+        return Ok(serial);
+    }
+    Err(Error::new(Code::UsageInvalid, "parse serial", text, "a serial is 1 to 20 bytes in hexadecimal"))
+}
+
+/// The bytes of a validated serial.
+pub(crate) fn serial_bytes(serial: &str) -> Vec<u8> {
+    let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
+    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,5 +237,13 @@ mod tests {
             assert_eq!(error.code, Code::BadCertificate);
         }
         assert_eq!(parse_chain("hello").unwrap_err().code, Code::BadCertificate);
+    }
+
+    #[test]
+    fn serials_are_checked() {
+        assert_eq!(parse_serial("0A:ff").unwrap(), "0aff");
+        for bad in ["", "0", "xy", "alice@kek", &"00".repeat(21)] {
+            assert!(parse_serial(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! The extensions of the certificates that a site issues: the scope of a delegation, the sponsor of an agent, the grant
 //! of a mount.
 
-use super::authority::issued;
-use super::certificate::serial_text;
+use super::certificate::{serial_bytes, serial_text};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
@@ -34,7 +33,7 @@ pub struct Sponsor {
 /// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions
 /// unconditionally; the kind of name beside it keeps out programs that do not know it.
 pub(super) fn scope_extension(scope: &Scope, parent: &str) -> CustomExtension {
-    let parent = issued::serial_bytes(parent);
+    let parent = serial_bytes(parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
     CustomExtension::from_oid_content(
         &SCOPE_OID,
@@ -102,7 +101,7 @@ fn split_serial(content: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The extension with user and parent.
 pub(super) fn agent_extension(sponsor: &Sponsor) -> CustomExtension {
-    let parent = issued::serial_bytes(&sponsor.parent);
+    let parent = serial_bytes(&sponsor.parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
     let content = [vec![length], parent, sponsor.user.to_string().into_bytes()].concat();
     CustomExtension::from_oid_content(&AGENT_OID, octet_string(&content))
@@ -133,7 +132,7 @@ fn bad_agent(cause: &str) -> Error {
 
 /// The extension with number and name.
 pub(super) fn mount_extension(number: &str, name: &str) -> CustomExtension {
-    let number = issued::serial_bytes(number);
+    let number = serial_bytes(number);
     let length = u8::try_from(number.len()).expect("a serial is short");
     let content = [vec![length], number, name.as_bytes().to_vec()].concat();
     CustomExtension::from_oid_content(&MOUNT_OID, octet_string(&content))

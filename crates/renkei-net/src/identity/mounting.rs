@@ -10,7 +10,7 @@
 
 use super::authority::issued;
 use super::authority::{Authority, Issued, random_number};
-use super::certificate::{Facts, unix_seconds};
+use super::certificate::{Facts, parse_serial, unix_seconds};
 use super::credential::{Credential, KeyRequest};
 pub use super::extension::check_name;
 use super::login::{LoggedIn, SshRoute, keep_at, reply_with};
@@ -61,7 +61,7 @@ pub fn list(home: &Home) -> Result<Vec<Grant>, Error> {
 fn parse_line(line: &str) -> Option<Grant> {
     let mut words = line.split(' ');
     let (name, user) = (words.next()?.to_owned(), Principal::parse(words.next()?).ok()?);
-    let number = issued::parse_serial(words.next()?).ok()?;
+    let number = parse_serial(words.next()?).ok()?;
     let since = UNIX_EPOCH.checked_add(Duration::from_secs(words.next()?.parse().ok()?))?;
     Some(Grant { name, user, number, since })
 }

@@ -6,8 +6,7 @@
 //! own code, and the causes carry dates in UTC. The TLS handshake has verified before that the peer has the leaf's
 //! key (see [`super::tls`]).
 
-use super::authority::issued::serial_bytes;
-use super::certificate::{Facts, parse, utc};
+use super::certificate::{Facts, parse, serial_bytes, utc};
 use super::trust::Trust;
 use super::trust::card::SiteCard;
 use renkei_core::error::{Code, Error};

@@ -8,7 +8,7 @@
 use super::Issued;
 use crate::identity::certificate::unix_seconds;
 use renkei_config::home::{Home, append_line, file_error, make_private_dir};
-use renkei_core::error::{Code, Error};
+use renkei_core::error::Error;
 use renkei_core::identity::Principal;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -194,23 +194,6 @@ fn each_line(path: &Path, mut handle: impl FnMut(&[&str])) -> Result<(), Error> 
     Ok(())
 }
 
-/// Parses a serial in the form that [`note_revoked`] takes.
-pub fn parse_serial(text: &str) -> Result<String, Error> {
-    let serial = text.replace(':', "").to_ascii_lowercase();
-    let hex = serial.bytes().all(|b| b.is_ascii_hexdigit());
-    // RFC 5280, 4.1.2.2: at most 20 octets.
-    if hex && serial.len().is_multiple_of(2) && (2..=40).contains(&serial.len()) {
-        return Ok(serial);
-    }
-    Err(Error::new(Code::UsageInvalid, "parse serial", text, "a serial is 1 to 20 bytes in hexadecimal"))
-}
-
-/// The bytes of a validated serial.
-pub(crate) fn serial_bytes(serial: &str) -> Vec<u8> {
-    let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
-    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,13 +264,5 @@ mod tests {
         note_revoked(&home, "0a", now + Duration::from_secs(1)).unwrap();
         append(&home.revoked_file(), "0b\n").unwrap();
         assert_eq!(revoked(&home).unwrap(), [Revoked { serial: "0a".into(), moment: now }]);
-    }
-
-    #[test]
-    fn serials_are_checked() {
-        assert_eq!(parse_serial("0A:ff").unwrap(), "0aff");
-        for bad in ["", "0", "xy", "alice@kek", &"00".repeat(21)] {
-            assert!(parse_serial(bad).is_err(), "{bad}");
-        }
     }
 }

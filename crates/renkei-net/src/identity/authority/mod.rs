@@ -14,7 +14,8 @@ pub mod rotation;
 use super::authority::handover::{Handover, Origin, former_name, former_name_extension, number_of};
 use super::authority::issued::Revoked;
 use super::certificate::{
-    BACKDATED, Facts, parse, parse_chain, public_key, serial_text, to_pem, unix_seconds,
+    BACKDATED, Facts, parse, parse_chain, parse_serial, public_key, serial_bytes, serial_text, to_pem,
+    unix_seconds,
 };
 use super::credential::generate_key;
 use super::extension::{self, Sponsor};
@@ -262,7 +263,7 @@ impl Authority {
         }
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.custom_extensions = vec![extension::scope_extension(scope, &issued::parse_serial(parent)?)];
+        params.custom_extensions = vec![extension::scope_extension(scope, &parse_serial(parent)?)];
         let names = Names { uri, common: format!("{user}, delegated") };
         self.issue(user.clone(), names, params, key, now, life)
     }
@@ -509,7 +510,7 @@ fn parse_request(pem: &str) -> Result<CertificateSigningRequestParams, Error> {
 }
 
 fn revoked_params(revoked: &Revoked) -> Result<RevokedCertParams, Error> {
-    let bytes = issued::serial_bytes(&issued::parse_serial(&revoked.serial)?);
+    let bytes = serial_bytes(&parse_serial(&revoked.serial)?);
     Ok(RevokedCertParams {
         serial_number: SerialNumber::from_slice(&bytes),
         revocation_time: revoked.moment.into(),

@@ -8,7 +8,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::authority::issued;
-use renkei_net::identity::authority::issued::parse_serial;
+use renkei_net::identity::certificate::parse_serial;
 use renkei_net::identity::certificate::{Facts, parse_chain};
 use serde::Serialize;
 use std::io::{self, Write};
