@@ -4,15 +4,17 @@
 //! machine; a login sends a certificate request.
 
 use super::certificate::{Facts, parse_chain, utc};
-use super::{secret, tls};
+use super::secret;
 use rcgen::{CertificateParams, KeyPair};
 use renkei_config::home::{Home, read_text};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// A chain, leaf first, and the leaf's key.
@@ -84,7 +86,7 @@ impl Credential {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<Self, Error> {
-        CertifiedKey::from_der(chain.clone(), key.clone_key(), &tls::provider()).map_err(|error| {
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider()).map_err(|error| {
             let cause = format!("key and certificate do not belong together: {error}");
             Error::new(Code::BadCertificate, "read credential", "", cause)
         })?;
@@ -167,6 +169,17 @@ fn defect(error: rcgen::Error) -> Error {
 
 fn no_pop(path: &Path) -> Error {
     Error::new(Code::NotInitialised, "read credential", path.display(), "there is no such file")
+}
+
+/// The crypto provider in use.
+pub fn provider() -> Arc<CryptoProvider> {
+    let mut provider = aws_lc_rs::default_provider();
+    provider.cipher_suites = vec![
+        aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
+        aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    ];
+    Arc::new(provider)
 }
 
 #[cfg(test)]

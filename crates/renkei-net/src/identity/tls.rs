@@ -10,12 +10,13 @@
 //! of the first. Non-goal: HTTP, see [`super::web`]; no client certificate is requested there.
 
 use super::credential::Credential;
+pub use super::credential::provider;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -32,17 +33,6 @@ pub const HTTP_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const TICKETS: usize = 4;
 /// Size of the client's session cache, in peers.
 const REMEMBERED_PEERS: usize = 256;
-
-/// The crypto provider in use.
-pub fn provider() -> Arc<CryptoProvider> {
-    let mut provider = aws_lc_rs::default_provider();
-    provider.cipher_suites = vec![
-        aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
-        aws_lc_rs::cipher_suite::TLS13_AES_256_GCM_SHA384,
-        aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    ];
-    Arc::new(provider)
-}
 
 /// The server side of `renkei/1`.
 pub fn server_config(credential: &Credential) -> Result<Arc<ServerConfig>, Error> {
