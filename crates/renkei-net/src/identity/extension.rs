@@ -5,6 +5,7 @@ use super::certificate::{serial_bytes, serial_text};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
+use std::time::SystemTime;
 use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::X509Certificate;
 
@@ -28,6 +29,19 @@ pub struct Sponsor {
     pub user: Principal,
     /// Serial of the certificate that authenticated the user.
     pub parent: String,
+}
+
+/// One mount that was granted a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The mount's name; usually that of its machine.
+    pub name: String,
+    /// The user as whom it uses files.
+    pub user: Principal,
+    /// A serial that no certificate has: the parent of all certificates issued for it.
+    pub number: String,
+    /// The time of the grant.
+    pub since: SystemTime,
 }
 
 /// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions

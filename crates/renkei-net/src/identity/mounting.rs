@@ -12,7 +12,7 @@ use super::authority::issued;
 use super::authority::{Authority, Issued, random_number};
 use super::certificate::{Facts, parse_serial, unix_seconds};
 use super::credential::{Credential, KeyRequest};
-pub use super::extension::check_name;
+pub use super::extension::{Grant, check_name};
 use super::login::{LoggedIn, SshRoute, keep_at, reply_with};
 use super::socket;
 use super::{map, secret};
@@ -29,18 +29,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub const MOUNT_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Largest file of grants.
 const MAX_BYTES: u64 = 16 << 20;
-/// One mount that was granted a credential.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// The mount's name; usually that of its machine.
-    pub name: String,
-    /// The user as whom it uses files.
-    pub user: Principal,
-    /// A serial that no certificate has: the parent of all certificates issued for it.
-    pub number: String,
-    /// The time of the grant.
-    pub since: SystemTime,
-}
 
 // ---- at the PoP ------------------------------------------------------------------------------------------------------
 

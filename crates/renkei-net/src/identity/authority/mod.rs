@@ -18,9 +18,7 @@ use super::certificate::{
     unix_seconds,
 };
 use super::credential::generate_key;
-use super::extension::{self, Sponsor};
-use super::mounting;
-
+use super::extension::{self, Grant, Sponsor};
 use super::secret;
 use super::trust::list_number;
 use rcgen::{
@@ -303,7 +301,7 @@ impl Authority {
     /// `NotAllowed` for a principal that is no user of this site.
     pub fn issue_mount(
         &self,
-        grant: &mounting::Grant,
+        grant: &Grant,
         request: &str,
         now: SystemTime,
         life: Duration,
