@@ -32,6 +32,8 @@ const ORIGIN_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x2a6d_5f10_c97b_43e
 const FORMER_NAME_OID: [u64; 4] = [2, 25, 0x3f9a_17c4_52be_4d08, 0x5c81_0e37_b46a_49d2];
 /// Version of the extension.
 const VERSION: u8 = 1;
+/// The suffix after a site's name in the common name of its authority.
+pub(crate) const AUTHORITY_OF: &str = " site authority";
 /// Longest overlap, in which two authorities of a site are valid.
 pub const LONGEST_OVERLAP: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum of hand-overs in a card beside the newest one: with overlaps of a month, those of most of a year at least.
@@ -315,6 +317,30 @@ impl HandoverText {
         let one = |pem: &str| Ok(parse_chain(pem)?.remove(0));
         let (previous, cross) = (one(&self.previous)?, one(&self.cross)?);
         Ok(Handover { previous, cross, until_unix: self.until_unix })
+    }
+}
+
+/// Checks that the certificate of an authority is that of the site in the configuration.
+///
+/// # Errors
+/// `SiteRenamed`.
+pub(crate) fn check_name(site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
+    let certificate = parse(authority)?;
+    let named = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+    match named.and_then(|name| name.split_once(AUTHORITY_OF)) {
+        Some((own, _)) if own != site.as_str() => {
+            let mut cause =
+                format!("config.toml has `site = \"{site}\"`, pki/ca.pem is the authority of {own}");
+            if former_name(authority)?.as_deref() == Some(site.as_str()) {
+                cause += &format!(
+                    ": the site was renamed at another PoP of it; with pki/handover-{}.toml from there beside it, restart this one",
+                    number_of(authority)?
+                );
+            }
+            Err(Error::new(Code::SiteRenamed, "read authority", site, cause))
+        }
+        // An authority made elsewhere has no such name and is accepted.
+        _ => Ok(()),
     }
 }
 

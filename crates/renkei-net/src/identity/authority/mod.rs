@@ -8,14 +8,15 @@
 //! ([`super::authority::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
 
 pub mod handover;
+pub(crate) mod handover_file;
 pub mod issued;
 pub mod rotation;
 
-use super::authority::handover::{Handover, Origin, former_name, former_name_extension, number_of};
+use super::authority::handover::{AUTHORITY_OF, Handover, Origin, check_name, former_name_extension};
+use super::authority::handover_file::handover_to;
 use super::authority::issued::Revoked;
 use super::certificate::{
-    BACKDATED, Facts, parse, parse_chain, parse_serial, public_key, serial_bytes, serial_text, to_pem,
-    unix_seconds,
+    BACKDATED, Facts, parse_chain, parse_serial, public_key, serial_bytes, serial_text, to_pem, unix_seconds,
 };
 use super::credential::generate_key;
 use super::extension::{self, Grant, Sponsor};
@@ -35,8 +36,6 @@ use rustls::pki_types::CertificateDer;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-/// The suffix after a site's name in the common name of its authority.
-const AUTHORITY_OF: &str = " site authority";
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Lifetime of the authority's certificate: ten years.
@@ -157,7 +156,7 @@ impl Authority {
             }
         };
         check_name(site, &certificate)?;
-        let cross = rotation::handover_to(home, site, &certificate)?.map(|handover| handover.cross);
+        let cross = handover_to(home, site, &certificate)?.map(|handover| handover.cross);
         let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| bad_file(&path, &error))?;
         Ok(Authority { site: site.clone(), certificate, issuer, cross })
     }
@@ -416,30 +415,6 @@ fn key_of(home: &Home, certificate: &CertificateDer<'_>) -> Result<KeyPair, Erro
 
 fn missing(path: &std::path::Path) -> Error {
     Error::new(Code::NotInitialised, "read authority", path.display(), "the file is missing")
-}
-
-/// Checks that the certificate of an authority is that of the site in the configuration.
-///
-/// # Errors
-/// `SiteRenamed`.
-pub(super) fn check_name(site: &SiteName, authority: &CertificateDer<'_>) -> Result<(), Error> {
-    let certificate = parse(authority)?;
-    let named = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
-    match named.and_then(|name| name.split_once(AUTHORITY_OF)) {
-        Some((own, _)) if own != site.as_str() => {
-            let mut cause =
-                format!("config.toml has `site = \"{site}\"`, pki/ca.pem is the authority of {own}");
-            if former_name(authority)?.as_deref() == Some(site.as_str()) {
-                cause += &format!(
-                    ": the site was renamed at another PoP of it; with pki/handover-{}.toml from there beside it, restart this one",
-                    number_of(authority)?
-                );
-            }
-            Err(Error::new(Code::SiteRenamed, "read authority", site, cause))
-        }
-        // An authority made elsewhere has no such name and is accepted.
-        _ => Ok(()),
-    }
 }
 
 /// Issues a fresh certificate for the PoP in `home`, with a new key if it has none or `new_key` is set.

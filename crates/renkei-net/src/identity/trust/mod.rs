@@ -10,13 +10,11 @@ pub mod card_history;
 pub mod former_names;
 pub mod invitation;
 
+use super::authority::handover::{Handover, check_name, former_name, lead, number_of};
+use super::authority::handover_file::{handover_to, handovers_before};
 use super::certificate::{parse, parse_chain};
 use super::trust::card::{MAX_CARD_BYTES, SiteCard};
 use super::trust::card_history::{CardChange, note};
-
-use super::authority::handover::{Handover, former_name, lead, number_of};
-
-use super::authority::rotation;
 use renkei_config::Config;
 use renkei_config::home::{Home, file_error, make_dir, make_private_dir, read_text, write_file};
 use renkei_core::error::{Code, Error};
@@ -407,10 +405,10 @@ fn own_card(home: &Home) -> Result<Option<SiteCard>, Error> {
         return Ok(None);
     };
     let authority = parse_chain(&pem)?.remove(0);
-    super::authority::check_name(site, &authority)?;
-    let handover: Option<Handover> = rotation::handover_to(home, site, &authority)?;
+    check_name(site, &authority)?;
+    let handover: Option<Handover> = handover_to(home, site, &authority)?;
     let earlier = match &handover {
-        Some(newest) => rotation::handovers_before(home, site, &authority, newest)?,
+        Some(newest) => handovers_before(home, site, &authority, newest)?,
         None => Vec::new(),
     };
     let (endpoints, via) = (config.announced_endpoints(), config.reverse.clone());
