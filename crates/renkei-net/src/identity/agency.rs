@@ -9,7 +9,7 @@
 
 use super::authority::issued;
 use super::authority::{Authority, Issued};
-pub use super::extension::Sponsor;
+pub use super::pki::extension::Sponsor;
 use renkei_config::home::Home;
 use renkei_core::error::Error;
 use std::time::{Duration, SystemTime};
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::identity::certificate::{Facts, parse_chain};
     use crate::identity::credential::KeyRequest;
-    use crate::identity::extension::{AGENT_OID, agent_extension, octet_string};
+    use crate::identity::pki::extension::{AGENT_OID, agent_extension, octet_string};
     use crate::identity::tests::{card, now, pop, site};
     use crate::identity::trust::Trust;
     use crate::identity::verify::{expect_site, verify_peer};

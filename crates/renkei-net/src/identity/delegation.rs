@@ -15,7 +15,7 @@ use super::authority::issued;
 use super::authority::{Authority, Issued};
 use super::certificate::parse_chain;
 use super::credential::{Credential, generate_key};
-use super::extension::bad_scope;
+use super::pki::extension::bad_scope;
 use super::trust::Trust;
 use super::verify::verify_holder;
 use renkei_config::home::Home;
@@ -139,7 +139,7 @@ impl Delegation {
 mod tests {
     use super::*;
     use crate::identity::certificate::Facts;
-    use crate::identity::extension::{SCOPE_OID, octet_string};
+    use crate::identity::pki::extension::{SCOPE_OID, octet_string};
     use crate::identity::tests::{card, login, now, pop, shake, site};
     use crate::identity::trust::card::SiteCard;
     use crate::identity::verify::verify_peer;

@@ -10,14 +10,11 @@ pub mod account;
 mod account_pool;
 pub mod agency;
 pub mod authority;
-pub mod certificate;
-pub mod credential;
 pub mod delegation;
-mod extension;
 pub mod login;
 pub mod map;
 pub mod mounting;
-pub mod secret;
+mod pki;
 pub mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -27,3 +24,5 @@ pub mod tls;
 pub mod trust;
 pub mod verify;
 pub mod web;
+
+pub use pki::{certificate, credential, handover, secret};

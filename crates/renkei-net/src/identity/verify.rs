@@ -2,7 +2,7 @@
 //!
 //! The leaf names a principal; the principal's site determines the one authority that may have issued it. A chain
 //! that is valid under any other trusted authority is `ForeignName`: that site claimed a name not its own. During the
-//! overlap after a site replaced its authority there are two ([`super::authority::handover`]). Every reason to refuse has its
+//! overlap after a site replaced its authority there are two ([`super::handover`]). Every reason to refuse has its
 //! own code, and the causes carry dates in UTC. The TLS handshake has verified before that the peer has the leaf's
 //! key (see [`super::tls`]).
 

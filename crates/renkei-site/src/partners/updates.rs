@@ -7,7 +7,7 @@
 //! session proves the site's PoP, and because the authority is the one it knows. Guarantee: an address that leads
 //! into the partner's own network, which strangers could misuse, is not taken without the administrator's consent,
 //! unless the site was reached there before. Nor is another authority, unless the trusted one handed over to it
-//! (`renkei_net::identity::authority::handover`).
+//! (`renkei_net::identity::handover`).
 
 use super::Partners;
 use super::enrolment::without_list;
@@ -24,7 +24,7 @@ use renkei_core::route::is_inside;
 use renkei_core::wire::message::Request;
 use renkei_core::wire::violation;
 use renkei_mover::connect::transport::resolve;
-use renkei_net::identity::authority::handover::former_name;
+use renkei_net::identity::handover::former_name;
 use renkei_net::identity::trust::card::SiteCard;
 use renkei_net::identity::trust::{Added, Trust};
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,21 +5,19 @@
 //! request only the public key is used, every name is set here. Certificates are backdated by five minutes so that a
 //! peer whose clock is a little behind accepts them. An authority that succeeded another one appends the
 //! cross-certificate by its predecessor to each chain, so that partners that know only the predecessor can verify it
-//! ([`super::authority::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
+//! ([`super::handover`]). Non-goals: other intermediate authorities (the path length is 0) and names of other sites.
 
-pub mod handover;
-pub(crate) mod handover_file;
 pub mod issued;
 pub mod rotation;
 
-use super::authority::handover::{AUTHORITY_OF, Handover, Origin, check_name, former_name_extension};
-use super::authority::handover_file::handover_to;
 use super::authority::issued::Revoked;
 use super::certificate::{
     BACKDATED, Facts, parse_chain, parse_serial, public_key, serial_bytes, serial_text, to_pem, unix_seconds,
 };
 use super::credential::generate_key;
-use super::extension::{self, Grant, Sponsor};
+use super::handover::{AUTHORITY_OF, Handover, Origin, check_name, former_name_extension};
+use super::pki::extension::{self, Grant, Sponsor};
+use super::pki::handover_file::handover_to;
 use super::secret;
 use super::trust::list_number;
 use rcgen::{

@@ -1,6 +1,6 @@
 //! Rotation of a site's authority, beside a running PoP.
 //!
-//! The old key signs the hand-over ([`super::handover`]) and is deleted at the end: only the overlap remains of it.
+//! The old key signs the hand-over ([`crate::identity::handover`]) and is deleted at the end: only the overlap remains of it.
 //! Files in the order they are written: the key of the next authority (`ca-next.key`), the hand-over to it
 //! (`handover-N.toml`), its certificate (`ca.pem`), and after that the key in its place, the PoP's certificate, the
 //! revocation list. The atomic rename of `ca.pem` is the commit point: before it the old authority is in force, after
@@ -15,11 +15,11 @@
 //! revocation list. For the overlap the PoP keeps a certificate under the former name (`host-former.pem`), for
 //! partners that have not taken over the new one.
 
-use super::handover::{Handover, MAX_EARLIER, Origin, check_name, former_name, number_of};
-use super::handover_file::{Stored, VERSION, handover_to, read, store};
 use super::{Authority, Succession, certify_host, renew_host};
 use crate::identity::certificate::{Facts, parse_chain, public_key, to_pem, unix_seconds};
 use crate::identity::credential::Credential;
+use crate::identity::handover::{Handover, MAX_EARLIER, Origin, check_name, former_name, number_of};
+use crate::identity::pki::handover_file::{Stored, VERSION, handover_to, read, store};
 use crate::identity::secret;
 use crate::identity::trust::former_names;
 use crate::identity::trust::{Trust, remove_file};

@@ -5,9 +5,9 @@
 //! it out of band (telephone). A card whose fingerprint does not match is refused. Non-goal: secrecy; a card holds
 //! nothing secret.
 
-use crate::identity::authority::handover;
-use crate::identity::authority::handover::{Handover, HandoverText, MAX_EARLIER};
 use crate::identity::certificate::{parse, parse_chain, to_pem};
+use crate::identity::handover;
+use crate::identity::handover::{Handover, HandoverText, MAX_EARLIER};
 use renkei_config::is_endpoint;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a card never silently replaces one with another fingerprint; a revocation list is accepted only if the
 //! site's own authority signed it and its number is higher than that of the known one. A card with another authority
-//! replaces one only if the authority known here handed over to it ([`super::authority::handover`]), while the overlap lasts or
+//! replaces one only if the authority known here handed over to it ([`super::handover`]), while the overlap lasts or
 //! if it comes from a trusted source. Non-goal: verifying peers, see [`super::verify`].
 
 pub mod card;
@@ -10,9 +10,9 @@ pub mod card_history;
 pub mod former_names;
 pub mod invitation;
 
-use super::authority::handover::{Handover, check_name, former_name, lead, number_of};
-use super::authority::handover_file::{handover_to, handovers_before};
 use super::certificate::{parse, parse_chain};
+use super::handover::{Handover, check_name, former_name, lead, number_of};
+use super::pki::handover_file::{handover_to, handovers_before};
 use super::trust::card::{MAX_CARD_BYTES, SiteCard};
 use super::trust::card_history::{CardChange, note};
 use renkei_config::Config;

@@ -11,13 +11,13 @@ use x509_parser::prelude::X509Certificate;
 
 /// The extension with the scope: below 2.25, where random UUIDs are free to use; its halves are two arcs, because
 /// software holds an arc in 64 bits.
-pub(super) const SCOPE_OID: [u64; 4] = [2, 25, 0x5c1d_0e2b_7a9f_4c36, 0x9e4b_61d8_03f7_a5c2];
+pub(crate) const SCOPE_OID: [u64; 4] = [2, 25, 0x5c1d_0e2b_7a9f_4c36, 0x9e4b_61d8_03f7_a5c2];
 
 /// The extension with user and parent: below 2.25, as that of a delegation.
-pub(super) const AGENT_OID: [u64; 4] = [2, 25, 0x1f6b_93c4_58ad_4e07, 0x8d20_7e5b_c916_a34f];
+pub(crate) const AGENT_OID: [u64; 4] = [2, 25, 0x1f6b_93c4_58ad_4e07, 0x8d20_7e5b_c916_a34f];
 
 /// The extension with the grant's number and the mount's name: below 2.25, as that of a delegation.
-pub(super) const MOUNT_OID: [u64; 4] = [2, 25, 0x7d02_45be_19c3_4a60, 0xb1f8_3c5d_a7e6_902d];
+pub(crate) const MOUNT_OID: [u64; 4] = [2, 25, 0x7d02_45be_19c3_4a60, 0xb1f8_3c5d_a7e6_902d];
 
 /// Longest name of a mount.
 const MAX_NAME: usize = 64;
@@ -46,7 +46,7 @@ pub struct Grant {
 
 /// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions
 /// unconditionally; the kind of name beside it keeps out programs that do not know it.
-pub(super) fn scope_extension(scope: &Scope, parent: &str) -> CustomExtension {
+pub(crate) fn scope_extension(scope: &Scope, parent: &str) -> CustomExtension {
     let parent = serial_bytes(parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
     CustomExtension::from_oid_content(
@@ -59,7 +59,7 @@ pub(super) fn scope_extension(scope: &Scope, parent: &str) -> CustomExtension {
 ///
 /// # Errors
 /// `BadScope` if the extension is malformed, or is there twice.
-pub(super) fn read_scope(certificate: &X509Certificate<'_>) -> Result<Option<(String, Scope)>, Error> {
+pub(crate) fn read_scope(certificate: &X509Certificate<'_>) -> Result<Option<(String, Scope)>, Error> {
     let oid = Oid::from(&SCOPE_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
     let Some(extension) = found.next() else { return Ok(None) };
@@ -73,12 +73,12 @@ pub(super) fn read_scope(certificate: &X509Certificate<'_>) -> Result<Option<(St
 }
 
 /// The error of a scope that makes its certificate invalid.
-pub(super) fn bad_scope(cause: &str) -> Error {
+pub(crate) fn bad_scope(cause: &str) -> Error {
     Error::new(Code::BadScope, "read scope", "certificate", cause)
 }
 
 /// DER of an octet string of at most 65,535 bytes.
-pub(super) fn octet_string(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn octet_string(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("a scope is short");
     let [high, low] = length.to_be_bytes();
     let head = match length {
@@ -90,10 +90,10 @@ pub(super) fn octet_string(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Tag of an octet string (X.690, 8.7).
-pub(super) const OCTET_STRING: u8 = 4;
+pub(crate) const OCTET_STRING: u8 = 4;
 
 /// The content of an octet string that fills `der` and is encoded as by [`octet_string`].
-pub(super) fn octets(der: &[u8]) -> Option<&[u8]> {
+pub(crate) fn octets(der: &[u8]) -> Option<&[u8]> {
     let start = match der.get(1)? {
         length @ 0..=0x7f => der.len().checked_sub(usize::from(*length))?,
         0x81 => 3,
@@ -114,7 +114,7 @@ fn split_serial(content: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The extension with user and parent.
-pub(super) fn agent_extension(sponsor: &Sponsor) -> CustomExtension {
+pub(crate) fn agent_extension(sponsor: &Sponsor) -> CustomExtension {
     let parent = serial_bytes(&sponsor.parent);
     let length = u8::try_from(parent.len()).expect("a serial is short");
     let content = [vec![length], parent, sponsor.user.to_string().into_bytes()].concat();
@@ -125,7 +125,7 @@ pub(super) fn agent_extension(sponsor: &Sponsor) -> CustomExtension {
 ///
 /// # Errors
 /// `BadCertificate` if the extension is malformed, or is there twice.
-pub(super) fn read_agent(certificate: &X509Certificate<'_>) -> Result<Option<Sponsor>, Error> {
+pub(crate) fn read_agent(certificate: &X509Certificate<'_>) -> Result<Option<Sponsor>, Error> {
     let oid = Oid::from(&AGENT_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
     let Some(extension) = found.next() else { return Ok(None) };
@@ -145,7 +145,7 @@ fn bad_agent(cause: &str) -> Error {
 }
 
 /// The extension with number and name.
-pub(super) fn mount_extension(number: &str, name: &str) -> CustomExtension {
+pub(crate) fn mount_extension(number: &str, name: &str) -> CustomExtension {
     let number = serial_bytes(number);
     let length = u8::try_from(number.len()).expect("a serial is short");
     let content = [vec![length], number, name.as_bytes().to_vec()].concat();
@@ -156,7 +156,7 @@ pub(super) fn mount_extension(number: &str, name: &str) -> CustomExtension {
 ///
 /// # Errors
 /// `BadCertificate` if the extension is malformed, or is there twice.
-pub(super) fn read_mount(certificate: &X509Certificate<'_>) -> Result<Option<(String, String)>, Error> {
+pub(crate) fn read_mount(certificate: &X509Certificate<'_>) -> Result<Option<(String, String)>, Error> {
     let oid = Oid::from(&MOUNT_OID).expect("the arcs are legal");
     let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
     let Some(extension) = found.next() else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! The hand-overs that a PoP keeps in its directory: `pki/handover-N.toml`, one for each authority but the first.
 
+use super::certificate::parse_chain;
 use super::handover::{Handover, HandoverText, MAX_EARLIER, may_follow, name_before, number_of};
-use crate::identity::certificate::parse_chain;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;

@@ -13,8 +13,8 @@
 //! Guarantees: a hand-over is bound to one site, these two authorities and this direction. Non-goal: protection where
 //! the old key is compromised; its holder can hand over, too (docs/security.md).
 
-use crate::identity::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
-use crate::identity::extension::{octet_string, octets};
+use super::certificate::{BACKDATED, Facts, hex, parse, parse_chain, to_pem, utc};
+use super::extension::{octet_string, octets};
 use rcgen::CustomExtension;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{SiteName, is_label};
@@ -647,7 +647,7 @@ mod tests {
         let (old, new) = (user(&here.first, here.now), user(&here.second, here.now));
         let serial = |chain: &[CertificateDer<'_>]| {
             let serial = crate::identity::certificate::Facts::read(&chain[0]).unwrap().serial;
-            super::super::issued::Revoked { serial, moment: here.now }
+            crate::identity::authority::issued::Revoked { serial, moment: here.now }
         };
         let before = here.first.sign_list(&[serial(&old)], 90, here.now).unwrap();
         here.trust.merge_crl(&site("kek"), &before).unwrap();

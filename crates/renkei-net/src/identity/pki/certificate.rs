@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
 /// How far certificates are backdated.
-pub(super) const BACKDATED: Duration = Duration::from_secs(5 * 60);
+pub(crate) const BACKDATED: Duration = Duration::from_secs(5 * 60);
 
 /// The parsed fields of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Facts {
     }
 
     /// The end of validity of a parsed certificate.
-    pub(super) fn read_end(certificate: &X509Certificate<'_>) -> SystemTime {
+    pub(crate) fn read_end(certificate: &X509Certificate<'_>) -> SystemTime {
         to_system_time(certificate.validity().not_after)
     }
 
@@ -121,7 +121,7 @@ pub fn hosts(der: &CertificateDer<'_>) -> Result<Vec<String>, Error> {
 }
 
 /// Parses DER; nothing may follow the certificate.
-pub(super) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error> {
+pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err(bad("bytes follow the certificate")),

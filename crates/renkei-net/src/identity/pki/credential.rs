@@ -82,7 +82,7 @@ impl Credential {
     }
 
     /// Makes a credential of a chain and a key, which must match.
-    pub(super) fn paired(
+    pub(crate) fn paired(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<Self, Error> {
