@@ -4,10 +4,10 @@
 //! sites, the files at them, and the user's transfers. A site that does not answer in time is left out, so that a
 //! completion never blocks.
 
+use super::asker::Asker;
 use super::connect::{own_site, site_or_place};
-use super::files::many::Many;
+use super::many::Many;
 use super::output::{Output, print};
-use super::queue::asker::Asker;
 use super::{Context, command};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};

@@ -1,7 +1,7 @@
 //! Opens sessions for the verbs that work on other sites.
 
 use super::Context;
-use super::volume::volume_path::namespace_path;
+use super::volume_path::namespace_path;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};

@@ -7,8 +7,8 @@
 
 use super::Context;
 use super::connect::{unexpected, written};
-use super::files::many::Many;
-use super::volume::volume_path::Namespace;
+use super::many::Many;
+use super::volume_path::Namespace;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::filter::fits_name;

@@ -3,8 +3,11 @@
 //! A verb is a `clap` struct and a function `run(&args, &context) -> Result<u8, Error>` that returns the exit
 //! status. Its output is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
+//! The files here are used by the verbs of all folders: `connect` opens sessions, `asker` sends requests to the PoP that
+//! has the queue, `many` goes on after the failure of a path, `volume_path` knows which paths are in volumes.
 
 mod admin;
+mod asker;
 mod completion;
 mod confirm;
 mod connect;
@@ -17,6 +20,7 @@ mod glob;
 mod lab;
 mod login;
 mod man;
+mod many;
 mod mount;
 pub mod output;
 mod quantity;
@@ -25,6 +29,7 @@ mod remedy;
 mod route;
 mod time;
 mod volume;
+mod volume_path;
 mod whoami;
 
 pub use context::Context;

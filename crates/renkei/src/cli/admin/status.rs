@@ -1,9 +1,9 @@
 //! `renkei status`: the activities of a PoP.
 
+use crate::cli::asker::ask_socket;
 use crate::cli::connect::{session, site_argument, unexpected};
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human, span};
-use crate::cli::queue::asker::ask_socket;
 use crate::cli::queue::why;
 use crate::cli::remedy::here;
 use crate::cli::{Context, login};

@@ -14,7 +14,7 @@ use crate::cli::connect;
 use crate::cli::connect::unexpected;
 use crate::cli::glob;
 use crate::cli::quantity::parse_rate;
-use crate::cli::volume::volume_path::Namespace;
+use crate::cli::volume_path::Namespace;
 use renkei_config::random::random_number;
 use renkei_core::backoff::Backoff;
 use renkei_core::buffer::{place, source, split};

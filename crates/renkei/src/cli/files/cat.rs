@@ -3,7 +3,7 @@
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place};
 use crate::cli::output::{is_reader_gone, print_part};
-use crate::cli::volume::volume_path::Namespace;
+use crate::cli::volume_path::Namespace;
 use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};

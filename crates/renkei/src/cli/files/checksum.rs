@@ -5,13 +5,13 @@
 
 use super::local_tree;
 use super::ls::child;
-use super::many::Many;
 use super::row::hex_unless_plain;
 use crate::cli::Context;
 use crate::cli::connect::{place, unexpected};
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::{Report, print_part};
-use crate::cli::volume::volume_path::Namespace;
+use crate::cli::volume_path::Namespace;
 use renkei_core::entry::{Entry, EntryKind};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, RelPath, printable};

@@ -1,10 +1,10 @@
 //! `renkei chmod`: changes the permissions of files and directories at sites.
 
 use super::done::done;
-use super::many::Many;
 use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::glob;
+use crate::cli::many::Many;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;

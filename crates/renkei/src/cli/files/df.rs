@@ -1,9 +1,9 @@
 //! `renkei df`: the space in the storages of sites.
 
 use super::du::places;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{own_site_if_none, place, site_or_place, unexpected};
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use crate::cli::quantity::Sizes;
 use renkei_core::error::{Code, Error};

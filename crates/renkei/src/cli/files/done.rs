@@ -1,7 +1,7 @@
 //! The report of `mkdir`, `rm` and `mv`: the paths that were processed, silent as text unless `-v` is given.
 
-use super::many::Many;
 use crate::cli::Context;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use renkei_core::error::Error;
 use serde::Serialize;

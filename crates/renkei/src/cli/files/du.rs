@@ -1,10 +1,10 @@
 //! `renkei du`: the space used by trees at sites.
 
 use super::ls::child;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{place, site_or_place, unexpected};
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use crate::cli::quantity::Sizes;
 use renkei_core::error::Error;

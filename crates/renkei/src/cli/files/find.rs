@@ -2,11 +2,11 @@
 
 use super::du::places;
 use super::ls::child;
-use super::many::Many;
 use super::row::Row;
 use crate::cli::Context;
 use crate::cli::connect::{site_or_place, unexpected};
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::{Report, is_reader_gone, print_part};
 use renkei_core::entry::{Entry, EntryKind, FileTime};
 use renkei_core::error::{Code, Error};

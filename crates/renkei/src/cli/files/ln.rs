@@ -1,10 +1,10 @@
 //! `renkei ln`: makes links at sites.
 
 use super::done::done;
-use super::many::Many;
 use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::connect::{place, remote};
+use crate::cli::many::Many;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, RelPath, printable};
 use std::ffi::OsString;

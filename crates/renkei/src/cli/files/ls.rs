@@ -3,11 +3,11 @@
 //! A directory is sorted before it is shown, so it is held in memory once; with `-U` its entries are shown as they
 //! arrive, and memory does not grow with the directory.
 
-use super::many::Many;
 use super::row::{Row, write_long};
 use crate::cli::Context;
 use crate::cli::connect::{own_site_if_none, site_or_place, unexpected};
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::{is_reader_gone, print, print_part};
 use crate::cli::quantity::Sizes;
 use renkei_core::entry::{Entry, EntryKind};

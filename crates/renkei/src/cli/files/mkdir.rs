@@ -1,9 +1,9 @@
 //! `renkei mkdir`: makes directories at sites.
 
 use super::done::done;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::place;
+use crate::cli::many::Many;
 use renkei_core::error::Error;
 use renkei_core::wire::message::Request;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Verbs on files and directories at sites and on this machine: one file for each verb, and the code they share.
 //!
-//! `single` opens a file session for each named directory, `many` goes on after the failure of a path, `row` is an
-//! entry as `ls` and `stat` print it, `done` the report of verbs that change names.
+//! `single` opens a file session for each named directory, `row` is an entry as `ls` and `stat` print it, `done` the
+//! report of verbs that change names.
 
 pub(crate) mod cat;
 pub(crate) mod checksum;
@@ -13,7 +13,6 @@ pub(crate) mod find;
 pub(crate) mod ln;
 pub(crate) mod local_tree;
 pub(crate) mod ls;
-pub(crate) mod many;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
 pub(crate) mod put;

@@ -2,12 +2,12 @@
 //! and removes.
 
 use super::done::done;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{place, remote, unexpected, written};
 use crate::cli::copy::copy_plan::Spec;
 use crate::cli::copy::transfer::{Common, Job, Verb};
 use crate::cli::glob;
+use crate::cli::many::Many;
 use renkei_config::home::file_error;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};

@@ -2,9 +2,9 @@
 
 use super::cat::split;
 use super::done::done;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::{dialler, place, remote};
+use crate::cli::many::Many;
 use renkei_core::error::{Code, Error};
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
 use renkei_mover::files::workspace::{Create, Workspace};

@@ -1,10 +1,10 @@
 //! `renkei rm`: removes files and trees at sites.
 
 use super::done::done;
-use super::many::Many;
 use crate::cli::Context;
 use crate::cli::connect::place;
 use crate::cli::glob;
+use crate::cli::many::Many;
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::Request;
 use std::ffi::OsString;

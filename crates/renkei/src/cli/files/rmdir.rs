@@ -1,10 +1,10 @@
 //! `renkei rmdir`: removes empty directories at sites.
 
 use super::done::done;
-use super::many::Many;
 use super::single::FileSessions;
 use crate::cli::Context;
 use crate::cli::glob;
+use crate::cli::many::Many;
 use renkei_core::error::Error;
 use std::ffi::OsString;
 

@@ -1,9 +1,9 @@
 //! `renkei stat`: all attributes of one path.
 
-use super::many::Many;
 use super::row::{Row, hex_unless_plain};
 use crate::cli::connect::unexpected;
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use crate::cli::{Context, time};
 use renkei_core::entry::{Entry, EntryKind, Xattr};

@@ -1,8 +1,8 @@
 //! `renkei buffer`: the content of the buffer of the user's own PoP.
 
-use super::asker::Asker;
 use super::queued::{SHORT, moment, until};
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::output::Report;
 use crate::cli::quantity::{human, span};
 use renkei_catalogue::hex_id;

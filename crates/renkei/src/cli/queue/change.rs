@@ -1,8 +1,8 @@
 //! `renkei cancel`, `pause`, `resume` and `retry`: change queued transfers.
 
-use super::asker::Asker;
 use crate::cli::Context;
-use crate::cli::files::many::Many;
+use crate::cli::asker::Asker;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use renkei_catalogue::{hex_id, parse_id};
 use renkei_core::error::{Code, Error};

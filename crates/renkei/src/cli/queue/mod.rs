@@ -1,9 +1,8 @@
 //! Verbs on queued transfers, drop folders, the buffer and unfinished copies.
 //!
-//! `asker` sends requests to the PoP that has the queue. `transfers`, `why` and `wait` show queued transfers, in the
-//! form of `queued` and with the rates of `pace`; `change` cancels, pauses, resumes and retries them.
+//! `transfers`, `why` and `wait` show queued transfers, in the form of `queued` and with the rates of `pace`; `change`
+//! cancels, pauses, resumes and retries them.
 
-pub(crate) mod asker;
 pub(crate) mod buffer;
 pub(crate) mod change;
 pub(crate) mod pace;

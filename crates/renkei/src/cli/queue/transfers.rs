@@ -1,9 +1,9 @@
 //! `renkei transfers`: lists queued transfers.
 
-use super::asker::Asker;
 use super::pace::Paces;
 use super::queued::Shown;
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::output::Report;
 use renkei_core::error::Error;
 use renkei_core::wire::queue::Listed;

@@ -1,10 +1,10 @@
 //! `renkei unfinished`: unfinished copies, and the space they take.
 
-use super::asker::Asker;
 use super::queued::{SHORT, moment, until};
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::connect::{own_site, site_or_place, unexpected};
-use crate::cli::files::many::Many;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human, span};
 use renkei_catalogue::{first_digits, no_digits};

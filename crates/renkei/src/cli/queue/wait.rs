@@ -1,9 +1,9 @@
 //! `renkei wait`: waits until queued transfers have ended; the exit status tells how.
 
-use super::asker::Asker;
 use super::pace::Paces;
 use super::queued::{SHORT, Shown};
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::output::Report;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::queue::State;

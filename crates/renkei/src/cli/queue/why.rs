@@ -1,8 +1,8 @@
 //! `renkei why ID` and `renkei status ID`: the state of a queued transfer, and its history.
 
-use super::asker::Asker;
 use super::queued::{SHORT, Shown, local_moment, moment, reason_json, until};
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::output::{Report, wildcard_note};
 use crate::cli::quantity::{human, span};
 use crate::cli::remedy::remedy_of;

@@ -15,7 +15,6 @@ pub(crate) mod show;
 pub(crate) mod subscribe;
 pub(crate) mod unsubscribe;
 pub(crate) mod verify;
-pub(crate) mod volume_path;
 
 use super::output::Report;
 use super::quantity::counted;

@@ -2,8 +2,8 @@
 
 use crate::cli::Context;
 use crate::cli::connect::{place, unexpected};
-use crate::cli::files::many::Many;
 use crate::cli::glob;
+use crate::cli::many::Many;
 use crate::cli::output::Report;
 use crate::cli::quantity::{counted, human};
 use renkei_core::error::Error;
