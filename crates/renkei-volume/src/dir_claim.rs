@@ -5,7 +5,7 @@
 //! only copy. Opening a volume marks its directory, and refuses one with another marker. Guarantee: the first owner
 //! stays; nothing of it is touched. Non-goal: a directory that is not writable has no marker.
 
-use super::home::remote_content::Hands;
+use super::hands::Hands;
 use super::volume_config::id_text;
 use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};

@@ -15,6 +15,7 @@ pub mod diff;
 pub mod dir_claim;
 pub mod follower;
 pub mod grant;
+mod hands;
 pub mod home;
 pub mod lineage;
 mod plain_entry;
@@ -28,7 +29,8 @@ mod stored_tests;
 pub mod volume_config;
 pub mod volume_status;
 
-pub use home::remote_content::{AwayFound, Elsewhere, Hands, INCOMING, Wanted, away_content, writer};
+pub use hands::Hands;
+pub use home::remote_content::{AwayFound, Elsewhere, INCOMING, Wanted, away_content, writer};
 pub use home::view::VolumeStore;
 pub use reconciler_requests::{Arrived, FileVerdict};
 pub use volume_config::VolumeConfig;

@@ -1,6 +1,6 @@
 //! One entry of a plain tree, as the file system has it.
 
-use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Attributes, Kind, NewKind, Node};
 use renkei_store::temp::is_temp_name;
@@ -50,6 +50,11 @@ impl Plain {
             _ => false,
         }
     }
+}
+
+/// Metadata of a plain file or directory for these attributes.
+pub(super) fn meta(attributes: &Attributes) -> Meta {
+    Meta { mode: attributes.mode, mtime: attributes.mtime, ..Meta::default() }
 }
 
 /// The state of a name: ctime, inode number and size.

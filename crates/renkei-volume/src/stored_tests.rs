@@ -1,5 +1,6 @@
 //! Notes and records of volumes as earlier versions wrote them: they are read, and written the same.
 
+use crate::diff::replacing::REPLACING;
 use crate::follower::outbox::{ENLISTED, Enlisted, REFUSALS, Refusal};
 use crate::follower::peer_followers::FELLOWS;
 use crate::follower::plain_file::Parted;
@@ -8,7 +9,6 @@ use crate::follower::restored_home::{Names, REPORT, RestoreReport};
 use crate::follower::wal::{self, Sign, WalRecord};
 use crate::home::apply_remote::{BEGUN, PLACING};
 use crate::home::follower_registry::FOLLOWERS;
-use crate::home::name_lock::REPLACING;
 use crate::home::quota::HANDED;
 use crate::home::site_leases::{NOTE, Note};
 use crate::lineage::{FOLLOWED, FORMER, LINEAGE, Lineage};

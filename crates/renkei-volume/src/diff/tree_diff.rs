@@ -9,10 +9,10 @@
 //! did, as far as [`HeldReplica`] tells. Devices, sockets and FIFOs, and files that are still being received, are not
 //! in the catalogue.
 
+use super::arrived_digests::ArrivedDigests;
 use super::catalogue_dir::CatalogueDir;
+use super::replacing::Replacing;
 use super::scan_counts::ScanCounts;
-use crate::home::arrived_digests::ArrivedDigests;
-use crate::home::name_lock::Replacing;
 use crate::plain_entry::{Plain, Seen, look, seen};
 use renkei_catalogue::{HeldReplica, VolumeTree};
 use renkei_core::entry::Stamp;

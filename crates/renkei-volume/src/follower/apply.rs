@@ -11,7 +11,7 @@ use super::move_plan::{MovePlan, Moved, find, look};
 use super::outbox::Outbox;
 use super::plain_file::{Found, Item, Of, if_there, of_plain_dir};
 use super::write_txn::WriteTxn;
-use crate::home::materialise::meta;
+use crate::plain_entry::meta;
 use renkei_catalogue::{HeldReplica, own_version};
 use renkei_core::entry::{Meta, Stamp};
 use renkei_core::error::Error;

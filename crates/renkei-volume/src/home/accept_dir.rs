@@ -5,10 +5,11 @@
 //! stay, so followers notice nothing. The bytes are compared by `renkei verify`. Guarantee: unless it is forced, no
 //! directory is accepted in which something is missing.
 
-use super::remote_content::{Hands, away_content};
+use super::remote_content::away_content;
 use crate::diff::catalogue_dir::CatalogueDir;
 use crate::dir_claim;
 use crate::dir_claim::DirectoryClaim;
+use crate::hands::Hands;
 use crate::plain_entry::{Plain, look};
 use crate::volume_config::VolumeConfig;
 use crate::{VolumeLocation, Volumes, root_identity};

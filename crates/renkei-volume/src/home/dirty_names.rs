@@ -5,7 +5,7 @@
 //! compares dirty names with the catalogue within 100 ms or when a flush waits for it ([`DirtyNames::flush`]). A mark
 //! says where to look and not what happened, so a superfluous one does no harm.
 
-use super::name_lock::Replacing;
+use crate::diff::replacing::Replacing;
 use crate::plain_entry::Seen;
 use crate::reconciler_requests::Ask;
 use renkei_core::error::{Code, Error};

@@ -8,7 +8,7 @@
 
 use super::name_lock::NameLock;
 use super::node_paths::NodePaths;
-use crate::plain_entry::is_same_content;
+use crate::plain_entry::{is_same_content, meta};
 use crate::reconciler_requests::Arrived;
 use renkei_catalogue::{HeldReplica, VolumeTree};
 use renkei_core::entry::{EntryKind, Meta, Stamp};
@@ -692,11 +692,6 @@ impl Hand {
             self.done.here.clear();
         }
     }
-}
-
-/// Metadata of a plain file or directory for these attributes.
-pub(crate) fn meta(attributes: &Attributes) -> Meta {
-    Meta { mode: attributes.mode, mtime: attributes.mtime, ..Meta::default() }
 }
 
 /// Treats `PathExists` as success if `is_it` confirms that the existing entry is the wanted one.

@@ -7,7 +7,6 @@
 
 pub mod accept_dir;
 pub(super) mod apply_remote;
-pub(super) mod arrived_digests;
 pub(super) mod corrupt;
 pub(super) mod dirty_names;
 pub mod follower_registry;

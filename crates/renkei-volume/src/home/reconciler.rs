@@ -3,15 +3,16 @@
 //! It compares dirty names within 100 ms. In between it scans the whole tree periodically, one directory at a time,
 //! so that a flush of dirty names never waits for a scan.
 
-use super::arrived_digests::ArrivedDigests;
 use super::dirty_names::{DirtyNames, Job, Taken};
 use super::name_lock::NameLock;
 use super::quota::Quotas;
-use super::remote_content::{AwayDirs, Hands};
+use super::remote_content::AwayDirs;
 use super::site_leases::HomeLeases;
 use super::watch::Watch;
+use crate::diff::arrived_digests::ArrivedDigests;
 use crate::diff::scan_counts::ScanCounts;
 use crate::diff::tree_diff::TreeDiff;
+use crate::hands::Hands;
 use renkei_catalogue::VolumeTree;
 use renkei_core::error::Error;
 use renkei_core::lease::HolderId;

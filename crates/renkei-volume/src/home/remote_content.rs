@@ -20,21 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The folder of fetched files, at the top of the plain tree; its temporary name keeps it out of the catalogue.
 pub const INCOMING: &[u8] = b".rk~0000617761790000-0000000000000000";
 
-/// Runs work with the rights of the account that owns a volume's files.
-pub trait Hands: Send + Sync {
-    /// The uid of the account.
-    ///
-    /// # Errors
-    /// `AccountUnknown`.
-    fn uid(&self) -> Result<u32, Error>;
-
-    /// Runs some work as the account, and returns when it is done.
-    ///
-    /// # Errors
-    /// The error that keeps it from using the account.
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), Error>;
-}
-
 /// Reads content that the plain files do not have.
 pub trait Elsewhere: Send + Sync {
     /// Opens a version at a site that holds it; if that site has another one by now, the opened file tells which.
