@@ -7,6 +7,7 @@
 
 pub mod accept_dir;
 pub(super) mod apply_remote;
+pub(super) mod away_dirs;
 pub(super) mod corrupt;
 pub(super) mod dirty_names;
 pub mod follower_registry;

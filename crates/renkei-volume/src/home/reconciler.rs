@@ -3,10 +3,10 @@
 //! It compares dirty names within 100 ms. In between it scans the whole tree periodically, one directory at a time,
 //! so that a flush of dirty names never waits for a scan.
 
+use super::away_dirs::AwayDirs;
 use super::dirty_names::{DirtyNames, Job, Taken};
 use super::name_lock::NameLock;
 use super::quota::Quotas;
-use super::remote_content::AwayDirs;
 use super::site_leases::HomeLeases;
 use super::watch::Watch;
 use crate::diff::arrived_digests::ArrivedDigests;

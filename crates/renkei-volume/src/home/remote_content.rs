@@ -6,16 +6,15 @@
 
 use super::node_paths::NodePaths;
 use super::reconciler::Shared;
+use crate::Volume;
 use crate::reconciler_requests::{Arrived, Ask};
-use crate::{Volume, VolumeStore};
 use renkei_catalogue::{Away, AwayAt, OWN, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::Error;
 use renkei_core::namespace::{Change, Content, Kind, Node, NodeId, Origin, SequencedChange};
 use renkei_core::path::RelPath;
 use renkei_store::ReadFile;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::HashMap;
 
 /// The folder of fetched files, at the top of the plain tree; its temporary name keeps it out of the catalogue.
 pub const INCOMING: &[u8] = b".rk~0000617761790000-0000000000000000";
@@ -58,36 +57,6 @@ pub struct AwayFound {
     pub digest: Option<[u8; 32]>,
     /// Whether the plain file exists and is corrupt.
     pub is_wrong: bool,
-}
-
-/// Directories with remote content, or a superset; while the set is not known, every directory counts.
-#[derive(Default)]
-pub(crate) struct AwayDirs(Mutex<Option<HashSet<NodeId>>>);
-
-impl AwayDirs {
-    fn lock(&self) -> MutexGuard<'_, Option<HashSet<NodeId>>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// Whether a directory may have remote content.
-    pub(crate) fn has(&self, dir: NodeId) -> bool {
-        self.lock().as_ref().is_none_or(|dirs| dirs.contains(&dir))
-    }
-
-    /// Whether the volume may have remote content.
-    pub(crate) fn is_any(&self) -> bool {
-        self.lock().as_ref().is_none_or(|dirs| !dirs.is_empty())
-    }
-
-    /// Adds directories; after the first call the set counts as known.
-    pub(crate) fn add(&self, dirs: impl IntoIterator<Item = NodeId>) {
-        self.lock().get_or_insert_default().extend(dirs);
-    }
-
-    /// Notes that the volume has no remote content.
-    pub(crate) fn clear(&self) {
-        *self.lock() = Some(HashSet::new());
-    }
 }
 
 /// The content of a node, if it is remote.
@@ -162,13 +131,6 @@ impl Volume {
     /// `CatalogueFailed`.
     pub fn away_by_site(&self) -> Result<Vec<AwayAt>, Error> {
         self.tree.away_by_site()
-    }
-}
-
-impl VolumeStore {
-    /// A volume with a reader of remote content.
-    pub fn with_elsewhere(volume: Arc<Volume>, elsewhere: Arc<dyn Elsewhere>) -> Self {
-        VolumeStore { elsewhere: Some(elsewhere), ..VolumeStore::new(volume) }
     }
 }
 

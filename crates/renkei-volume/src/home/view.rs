@@ -45,6 +45,11 @@ impl VolumeStore {
         VolumeStore { volume, elsewhere: None, holder: None }
     }
 
+    /// A volume with a reader of remote content.
+    pub fn with_elsewhere(volume: Arc<Volume>, elsewhere: Arc<dyn Elsewhere>) -> Self {
+        VolumeStore { elsewhere: Some(elsewhere), ..VolumeStore::new(volume) }
+    }
+
     fn dir_at(&self, inner: Arc<dyn Dir>, real: RelPath) -> Arc<dyn Dir> {
         let VolumeStore { volume, elsewhere, holder } = self.clone();
         Arc::new(VolumeDir { inner, real, volume, elsewhere, node: OnceLock::new(), holder })
