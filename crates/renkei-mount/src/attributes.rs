@@ -145,6 +145,11 @@ pub(super) fn file_time(time: SystemTime) -> FileTime {
     }
 }
 
+/// The time now, as files keep it.
+pub(super) fn now() -> FileTime {
+    file_time(SystemTime::now())
+}
+
 fn before_epoch(by: Duration) -> FileTime {
     let secs = i64::try_from(by.as_secs()).unwrap_or(i64::MAX);
     match by.subsec_nanos() {

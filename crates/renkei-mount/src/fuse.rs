@@ -5,12 +5,12 @@
 //! then. Locks are granted by the site, or left to the kernel, among the programs of this mount.
 
 use super::Mounted;
-use super::attributes::file_time;
+use super::attributes::{file_time, now};
 use super::errno::FuseError;
 use super::inodes::ROOT;
 use super::listing::Dirent;
 use super::locks::{self, LockRequest};
-use super::name_ops::{SetAttr, now};
+use super::name_ops::SetAttr;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty,

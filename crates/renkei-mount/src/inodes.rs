@@ -9,7 +9,7 @@
 //! Owns no open files and does no I/O. Bounded by the kernel's own table: each entry goes when the kernel forgets it.
 
 use super::attributes::InodeAttr;
-use super::open_files::OpenInode;
+use super::open_inode::OpenInode;
 use fuser::FileType;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;

@@ -1,7 +1,7 @@
 //! Operations on names: lookup, create, rename and remove, and changes of attributes.
 
 use super::Mounted;
-use super::attributes::{InodeAttr, file_time};
+use super::attributes::InodeAttr;
 use super::errno::FuseError;
 use super::inodes::InodeTable;
 use renkei_core::entry::{EntryKind, FileTime};
@@ -11,7 +11,7 @@ use renkei_core::wire::file::{Alteration, Op, Start};
 use renkei_store::passwd;
 use std::collections::VecDeque;
 use std::sync::{MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Time to live of a negative entry: as long as a program needs from lookup to create.
 const ABSENT_TTL: Duration = Duration::from_millis(10);
@@ -259,9 +259,4 @@ impl Mounted {
         known.mtime = change.mtime.unwrap_or(known.mtime);
         Ok(())
     }
-}
-
-/// The time now, as files keep it.
-pub(super) fn now() -> FileTime {
-    file_time(SystemTime::now())
 }

@@ -7,11 +7,11 @@
 //! Lock order: the draft of a file, then the inode table; no operation is awaited under the lock of the table.
 
 use super::Mounted;
-use super::attributes::InodeAttr;
+use super::attributes::{InodeAttr, now};
 use super::errno::FuseError;
-use super::name_ops::now;
+use super::open_inode::{Draft, OpenHandle, OpenInode};
 use super::opened;
-use super::passthrough::{ReadPath, read_plain};
+use super::passthrough::read_plain;
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
@@ -19,116 +19,8 @@ use renkei_core::lease::holder::Mark;
 use renkei_core::namespace::tree::is_beside;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-/// The state of an open file that all its handles share.
-#[derive(Default)]
-pub(super) struct OpenInode {
-    draft: RwLock<Option<Draft>>,
-    /// Number of open handles and calls in progress; counted under the table's lock.
-    pub(super) users: AtomicUsize,
-    /// How many of them may write; counted under the draft's lock. The kernel reports the last `release` late.
-    writers: AtomicUsize,
-    /// Whether there is written data that is not published.
-    is_ahead: Arc<AtomicBool>,
-    /// Versions that several handles share: they are closed when the last handle is released.
-    shared: Mutex<Vec<Handle>>,
-    /// How the kernel reads the file while a handle is open.
-    pub(super) read_path: Mutex<ReadPath>,
-}
-
-/// A new version that is being written.
-struct Draft {
-    handle: Handle,
-    size: AtomicU64,
-    changed: Mutex<Changed>,
-    is_ahead: Arc<AtomicBool>,
-    /// Whether another writer's version was published after the content of this draft.
-    is_behind: AtomicBool,
-}
-
-/// The unpublished changes of a draft.
-#[derive(Clone, Copy)]
-struct Changed {
-    is_dirty: bool,
-    /// The time of the last write, or the one that a program set.
-    mtime: FileTime,
-}
-
-/// An open handle of a program.
-pub(super) struct OpenHandle {
-    id: u64,
-    pub(super) content: Arc<OpenInode>,
-    /// The version opened for reading, if there was no draft.
-    version: Option<Handle>,
-    /// The plain file of the version, if that is on this machine.
-    pub(super) plain: Option<OwnedFd>,
-    writes: bool,
-    appends: bool,
-}
-
-impl OpenInode {
-    fn draft(&self) -> RwLockReadGuard<'_, Option<Draft>> {
-        self.draft.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn shared(&self) -> MutexGuard<'_, Vec<Handle>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn draft_mut(&self) -> RwLockWriteGuard<'_, Option<Draft>> {
-        self.draft.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether there is unpublished data here: then the local attributes are authoritative.
-    pub(super) fn is_ahead(&self) -> bool {
-        self.is_ahead.load(Ordering::Acquire)
-    }
-
-    /// The attributes of the file: those `known` returns, overlaid with the draft. `known` is called under the
-    /// draft's lock, since a publication changes its result.
-    pub(super) fn over(&self, known: impl FnOnce() -> Result<InodeAttr, Error>) -> Result<InodeAttr, Error> {
-        let draft = self.draft();
-        let known = known()?;
-        let changed = draft.as_ref().map(|draft| (draft, *draft.changed())).filter(|(_, now)| now.is_dirty);
-        Ok(changed.map_or(known, |(draft, now)| known.while_written(draft.size(), now.mtime)))
-    }
-}
-
-impl Draft {
-    fn new(content: &OpenInode, handle: Handle, size: u64, mtime: FileTime, is_dirty: bool) -> Self {
-        content.is_ahead.store(is_dirty, Ordering::Release);
-        Draft {
-            handle,
-            size: AtomicU64::new(size),
-            changed: Mutex::new(Changed { is_dirty, mtime }),
-            is_ahead: content.is_ahead.clone(),
-            is_behind: AtomicBool::new(false),
-        }
-    }
-
-    fn changed(&self) -> MutexGuard<'_, Changed> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
-    }
-
-    fn touch(&self) {
-        *self.changed() = Changed { is_dirty: true, mtime: now() };
-        self.is_ahead.store(true, Ordering::Release);
-    }
-
-    /// The draft's content is a version of the file now.
-    fn on_published(&self) {
-        self.changed().is_dirty = false;
-        self.is_ahead.store(false, Ordering::Release);
-        self.is_behind.store(false, Ordering::Release);
-    }
-}
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 impl Mounted {
     // ---- opening -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 
 use super::Mounted;
 use super::errno::FuseError;
-use super::open_files::OpenInode;
+use super::open_inode::{OpenInode, ReadPath};
 use fuser::BackingId;
 use renkei_core::error::{Code, Error};
 use std::io;
@@ -17,18 +17,6 @@ use std::sync::{Arc, PoisonError};
 
 /// Smaller files are read as fast as their descriptor could be passed.
 const LARGE_BYTES: u64 = 256 << 10;
-
-/// How the kernel reads a file.
-#[derive(Default)]
-pub(super) enum ReadPath {
-    /// Undecided: the file is not open.
-    #[default]
-    Open,
-    /// By this mount, through the kernel's cache.
-    Cached,
-    /// By the kernel itself.
-    Passed(Arc<BackingId>),
-}
 
 impl Mounted {
     /// Whether a file is large enough for its descriptor to be passed.

@@ -9,7 +9,7 @@
 use super::Mounted;
 use super::attributes::InodeAttr;
 use super::errno::FuseError;
-use super::open_files::OpenInode;
+use super::open_inode::OpenInode;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Handle;
 use std::collections::HashMap;
