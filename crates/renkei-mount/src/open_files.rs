@@ -12,6 +12,7 @@ use super::errno::FuseError;
 use super::open_inode::{Draft, OpenHandle, OpenInode};
 use super::opened;
 use super::passthrough::read_plain;
+use super::stale_retry::StaleRetries;
 use fuser::{FopenFlags, OpenFlags};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
@@ -20,7 +21,7 @@ use renkei_core::namespace::tree::is_beside;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Handle, Item, MAX_IO_BYTES, Op, Start};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Mounted {
     // ---- opening -----------------------------------------------------------------------------------------------------
@@ -47,6 +48,34 @@ impl Mounted {
         let plain = version.filter(|_| self.is_large(id)).and_then(|version| self.files.descriptor(version));
         let fh = self.hold(OpenHandle { id, content, version, plain, writes, appends });
         Ok((fh, opened_flags(is_cached, writes && appends)))
+    }
+
+    fn stale_retries(&self) -> MutexGuard<'_, StaleRetries> {
+        self.stale_retries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the current version for a thread; 0 is an unknown thread.
+    fn open_version_by(
+        &self,
+        thread: u32,
+        id: u64,
+        content: &OpenInode,
+    ) -> Result<(Option<Handle>, bool), FuseError> {
+        // A removed file has no path, but may still be open.
+        let path = self.table().path(id).ok();
+        let told = path.as_ref().and_then(|path| self.stale_retries().take(thread, path));
+        let opened = self.open_version(id, content);
+        if !opened.as_ref().is_err_and(|refusal| refusal.number == libc::ESTALE) {
+            return opened;
+        }
+        let known = self.table().node(id)?.known;
+        let is_looked_up = told.is_some_and(|told| !told.same_content(&known));
+        let shared = if is_looked_up { self.share_version(content) } else { None };
+        if let (None, Some(path)) = (shared, path.filter(|_| thread != 0)) {
+            self.stale_retries().note(thread, path, known);
+        }
+        // The kernel's cache has the shared version, so it is kept.
+        shared.map_or(opened, |version| Ok((Some(version), true)))
     }
 
     fn hold(&self, open: OpenHandle) -> u64 {
@@ -92,7 +121,7 @@ impl Mounted {
     }
 
     /// A version that another handle has open, to be shared; none if the file was written since.
-    pub(super) fn share_version(&self, content: &OpenInode) -> Option<Handle> {
+    fn share_version(&self, content: &OpenInode) -> Option<Handle> {
         if content.draft().is_some() {
             return None;
         }
@@ -109,11 +138,7 @@ impl Mounted {
 
     /// Opens the current version, unless the file has unpublished data here; retried if the version known here
     /// changed meanwhile.
-    pub(super) fn open_version(
-        &self,
-        id: u64,
-        content: &OpenInode,
-    ) -> Result<(Option<Handle>, bool), FuseError> {
+    fn open_version(&self, id: u64, content: &OpenInode) -> Result<(Option<Handle>, bool), FuseError> {
         loop {
             let before = self.table().node(id)?.known;
             let opened = self.open_version_once(id, content);
