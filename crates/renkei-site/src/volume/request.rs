@@ -1,7 +1,7 @@
 //! Requests about volumes between PoPs.
 
+use crate::Context;
 use crate::snapshot::Snapshot;
-use crate::volume::VolumeService;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{RelPath, SiteName};
@@ -41,8 +41,8 @@ pub(crate) fn followed(snapshot: &Snapshot) -> impl Iterator<Item = (&String, &V
 }
 
 /// Whether a volume is still followed.
-pub(crate) fn is_followed(volumes: &VolumeService, facts: &VolumeConfig) -> bool {
-    followed(&volumes.context.last_snapshot()).any(|(_, now)| now.id == facts.id && now.home == facts.home)
+pub(crate) fn is_followed(context: &Context, facts: &VolumeConfig) -> bool {
+    followed(&context.last_snapshot()).any(|(_, now)| now.id == facts.id && now.home == facts.home)
 }
 
 /// Whether a PoP may read or write a volume as a follower.

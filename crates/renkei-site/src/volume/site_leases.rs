@@ -150,7 +150,7 @@ pub(crate) fn spawn_lease_keepers(
 impl Asker {
     /// The site, as long as it follows the volume.
     fn here(&self) -> Option<Arc<VolumeService>> {
-        self.volumes.upgrade().filter(|site| is_followed(site, &self.facts))
+        self.volumes.upgrade().filter(|site| is_followed(&site.context, &self.facts))
     }
 
     /// Works over successive connections until the volume is no longer followed.

@@ -137,7 +137,7 @@ fn keep_following(site: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) 
     {
         tracing::warn!(volume = name, %error, "local changes are not submitted to the home");
     }
-    while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
+    while let Some(here) = site.upgrade().filter(|site| is_followed(&site.context, facts)) {
         let mut heard = false;
         let Err(error) = follow(&here, name, facts, &mut heard) else { break };
         if error.code == Code::RecordsForgotten {
@@ -197,7 +197,7 @@ fn follow(
     let origin = enlist(&mut session, name, facts, pending)?;
     let is_late = volumes.following.standing(&facts.id).is_late;
     if is_late || tree.position()?.seq == 0 || tree.has_late_copy()? {
-        take_pages(&mut session, facts.id, tree, origin, plain, &|| is_followed(volumes, facts))?;
+        take_pages(&mut session, facts.id, tree, origin, plain, &|| is_followed(&volumes.context, facts))?;
         pending.begin_anew()?;
         volumes.holding.touch_all(&facts.id);
         pending.leases().changed_anywhere(None, &Changed { all: true, ..Changed::default() });
@@ -206,7 +206,7 @@ fn follow(
     tree.remove_old_copies()?;
     pending.on_connected();
     let (mut last, mut empty) = (0, 0);
-    while is_followed(volumes, facts) {
+    while is_followed(&volumes.context, facts) {
         let (mut seq, mut broken) = (tree.position()?.seq, None);
         let patience = match *heard {
             true if volumes.holding.has_news(&facts.id) => LOOK_EVERY,

@@ -37,7 +37,7 @@ pub(crate) fn hand_in(site: &Weak<VolumeService>, name: &str, facts: &VolumeConf
         return;
     };
     let (mut calls, mut pauses) = (0, BACKOFF.begin());
-    while let Some(here) = site.upgrade().filter(|site| is_followed(site, facts)) {
+    while let Some(here) = site.upgrade().filter(|site| is_followed(&site.context, facts)) {
         if !may_hand_in(&pending) || (pending.next_after(0).is_none() && !pending.wants_room()) {
             drop(here);
             calls = pending.wait_for_call(calls, TICK);
@@ -83,7 +83,7 @@ fn converse(
     }
     let (mut sent, mut calls, mut quiet) =
         (0, pending.wait_for_call(u64::MAX, Duration::ZERO), Duration::ZERO);
-    while is_followed(volumes, facts) && may_hand_in(pending) {
+    while is_followed(&volumes.context, facts) && may_hand_in(pending) {
         if pending.connections() != connections {
             return Ok(());
         }

@@ -127,7 +127,7 @@ impl VolumeService {
                 "its home has another volume of that name",
             ));
         }
-        let go_on = || is_followed(self, facts);
+        let go_on = || is_followed(&self.context, facts);
         let Some(late) = take_another(session, volume, tree, origin, &go_on)? else { return Ok(()) };
         let account = Account::lookup_to_lend(&facts.account)?;
         let run_as = |work: Box<dyn FnOnce() + Send>| {
