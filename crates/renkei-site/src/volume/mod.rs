@@ -18,7 +18,7 @@ pub(crate) mod verdict;
 use crate::Context;
 use crate::relay::Relay;
 use crate::transfer::active::ActiveTransfers;
-use follower::{log_tailing::Following, restored_home::Strays};
+use follower::{following::Following, restored_home::Strays};
 use home::{backfill::Backfill, log_truncation::Confirmed, placement::PlacementState};
 use replica::{read_through::ReadThrough, reconcile::ReplicaReconciler, scrub::Scrubber};
 use std::sync::{Arc, Mutex};

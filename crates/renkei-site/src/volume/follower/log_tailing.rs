@@ -35,8 +35,7 @@ use renkei_volume::grant::Grant;
 use renkei_volume::lineage::note_followed;
 use renkei_volume::settings::VolumeSettings;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Pipelined requests for pages of the log, so that a long RTT is not paid for each.
@@ -47,55 +46,6 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_sec
 const MOST_EMPTY: u32 = 10;
 /// Poll interval for new volumes to follow.
 const TICK: Duration = Duration::from_secs(1);
-/// The replication state of a followed volume.
-#[derive(Clone, Debug, Default)]
-pub struct Standing {
-    /// The last record announced by the home.
-    pub last: u64,
-    /// The last contact with the home.
-    pub heard: Option<Instant>,
-    /// The current error.
-    pub trouble: Option<Error>,
-    /// Whether the home has truncated records that are needed here.
-    is_late: bool,
-}
-
-/// The volumes that this site follows.
-#[derive(Default)]
-pub(crate) struct Following {
-    volumes: Mutex<HashMap<VolumeId, Standing>>,
-}
-
-impl Following {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Standing>> {
-        self.volumes.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// Adds a volume; false if it is followed already.
-    fn begin(&self, id: VolumeId) -> bool {
-        let mut volumes = self.lock();
-        let is_new = !volumes.contains_key(&id);
-        volumes.entry(id).or_default();
-        is_new
-    }
-
-    fn change(&self, id: &VolumeId, change: impl FnOnce(&mut Standing)) {
-        if let Some(standing) = self.lock().get_mut(id) {
-            change(standing);
-        }
-    }
-
-    /// Records why a volume cannot be followed at the moment.
-    pub(crate) fn note_trouble(&self, id: &VolumeId, error: Error) {
-        self.change(id, |standing| standing.trouble = Some(error));
-    }
-
-    /// The replication state of a volume.
-    pub(crate) fn standing(&self, id: &VolumeId) -> Standing {
-        self.lock().get(id).cloned().unwrap_or_default()
-    }
-}
-
 /// Starts the thread that starts followers, which runs as long as the site exists.
 pub fn spawn_following(site: &Arc<VolumeService>) -> Result<(), Error> {
     let site = Arc::downgrade(site);
