@@ -19,7 +19,7 @@ use crate::Context;
 use crate::relay::Relay;
 use crate::transfer::active::ActiveTransfers;
 use follower::{following::Following, restored_home::Strays};
-use home::{backfill::Backfill, log_truncation::Confirmed, placement::PlacementState};
+use home::{backfill_state::Backfill, log_truncation::Confirmed, placement::PlacementState};
 use replica::{read_through::ReadThrough, reconcile::ReplicaReconciler, scrub::Scrubber};
 use std::sync::{Arc, Mutex};
 

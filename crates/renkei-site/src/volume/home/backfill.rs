@@ -6,6 +6,7 @@
 //! alone has is requested again. Guarantee: content in its place is verified and durable, and missing content stays
 //! listed as remote, after any kill.
 
+use super::backfill_state::Asked;
 use crate::access::Access;
 use crate::files::checksum;
 use crate::snapshot::Snapshot;
@@ -24,96 +25,16 @@ use renkei_store::{Detail, Dir, Store};
 use renkei_volume::home::follower_registry::site_of;
 use renkei_volume::volume_config::unknown;
 use renkei_volume::{Arrived, AwayFound, INCOMING, OnlyAt, Volume, VolumeConfig};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Maximum files of one transfer.
 const PAGE: usize = 1000;
-/// Backoff after a failed request: for a site that was heard from since, and for others.
-const AGAIN_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Delay before new content is fetched, so that files written in sequence are fetched together.
 const GATHER: Duration = Duration::from_millis(200);
 /// Distinguishes job keys of backfills from those of replica pulls.
 const JOB: u64 = 0x6177_6179_0000_0000;
-
-/// State of the backfill of each volume.
-#[derive(Default)]
-pub(crate) struct Backfill(Mutex<HashMap<VolumeId, State>>);
-
-#[derive(Default)]
-struct State {
-    is_running: bool,
-    /// More content is due.
-    again: bool,
-    /// Failed requests: site and time.
-    failed: HashMap<SiteName, Instant>,
-    /// Sites that had none of the content of an origin when asked, and when.
-    lacks: HashMap<(SiteName, Origin), Instant>,
-}
-
-/// The outcome of a request to a site.
-enum Asked {
-    Gave,
-    Failed,
-    /// It has none of the wanted files.
-    Lacks,
-}
-
-impl Backfill {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, State>> {
-        self.0.lock().expect("no thread panics while it holds the lock")
-    }
-
-    /// Whether the caller shall start the backfill, now that a site was heard from.
-    fn begin(&self, volume: VolumeId, heard: &SiteName) -> bool {
-        let mut volumes = self.lock();
-        let state = volumes.entry(volume).or_default();
-        if state.failed.get(heard).is_some_and(|at| at.elapsed() <= AGAIN_AFTER.0) {
-            return false;
-        }
-        state.failed.remove(heard);
-        state.again = true;
-        !std::mem::replace(&mut state.is_running, true)
-    }
-
-    /// Whether to continue; on false the backfill has ended.
-    fn goes_on(&self, volume: VolumeId) -> bool {
-        let mut volumes = self.lock();
-        let state = volumes.entry(volume).or_default();
-        state.is_running = std::mem::take(&mut state.again);
-        state.is_running
-    }
-
-    /// Whether a site may be asked for the content of an origin.
-    fn may_ask(&self, volume: VolumeId, site: &SiteName, wrote: Origin) -> bool {
-        let volumes = self.lock();
-        let Some(State { failed, lacks, .. }) = volumes.get(&volume) else { return true };
-        let is_over = |at: &Instant| at.elapsed() > AGAIN_AFTER.1;
-        failed.get(site).is_none_or(is_over) && lacks.get(&(site.clone(), wrote)).is_none_or(is_over)
-    }
-
-    /// Records the outcome of a request to a site for the content of an origin.
-    fn note(&self, volume: VolumeId, site: &SiteName, wrote: Origin, asked: Asked) {
-        let mut volumes = self.lock();
-        let State { failed, lacks, .. } = volumes.entry(volume).or_default();
-        failed.remove(site);
-        lacks.remove(&(site.clone(), wrote));
-        match asked {
-            Asked::Gave => {}
-            Asked::Failed => drop(failed.insert(site.clone(), Instant::now())),
-            Asked::Lacks => drop(lacks.insert((site.clone(), wrote), Instant::now())),
-        }
-    }
-
-    /// Clears the backoff of all sites.
-    pub(crate) fn forget_failures(&self, volume: VolumeId) {
-        if let Some(state) = self.lock().get_mut(&volume) {
-            state.failed.clear();
-            state.lacks.clear();
-        }
-    }
-}
 
 impl VolumeService {
     /// The sites that may have content that the home lacks, the writer first.
