@@ -4,7 +4,7 @@ use crate::buffer::{self, Reservation};
 use crate::queue::cancel_cleanup::{self, Given};
 use crate::submission::{SPEC, write_spec};
 use crate::volume::home::{log_truncation, placement};
-use crate::volume::replica::scrub;
+use crate::volume::replica::scrub_state;
 use renkei_core::error::{Code, Error};
 use renkei_core::format::check;
 use renkei_core::identity::Principal;
@@ -81,7 +81,7 @@ fn notes_of_volumes_are_read_and_written_as_ever() {
     let placed = placement::Stored { folders, silent: vec![(site("titech"), 300)] };
     check(RECORDED, "placement", placement::NOTE.format(), &[placed]);
     let error = Error::new(Code::PathNotFound, "open", "/data/run7", "os error 2").at("kek");
-    let course = scrub::Course {
+    let course = scrub_state::Course {
         after: Some(path("a/b")),
         is_under_way: true,
         began_unix: 1,
@@ -92,5 +92,5 @@ fn notes_of_volumes_are_read_and_written_as_ever() {
         last: Some((5, 6, 7, 8)),
         rate: Some(9),
     };
-    check(RECORDED, "verified", scrub::NOTE.format(), &[course]);
+    check(RECORDED, "verified", scrub_state::NOTE.format(), &[course]);
 }

@@ -2,7 +2,7 @@
 //!
 //! [`service`] compares replicas with the catalogue, `reconcile` finds missing replicas (`dirty_set`: only where
 //! records changed something), `pull` fetches them. `read_through` reads content that is not here from the site that
-//! `source_selection` chooses; [`scrub`] verifies, `eviction` removes, and `locations` lists the sites that have a file.
+//! `source_selection` chooses; [`scrub`] verifies (`scrub_state`), `eviction` removes, and `locations` lists the sites that have a file.
 
 pub(crate) mod dirty_set;
 pub(crate) mod eviction;
@@ -11,5 +11,6 @@ pub(crate) mod pull;
 pub(crate) mod read_through;
 pub(crate) mod reconcile;
 pub mod scrub;
+pub(crate) mod scrub_state;
 pub mod service;
 pub(crate) mod source_selection;

@@ -7,36 +7,29 @@
 //! MB/s). It yields to other readers (idle class of I/O), continues where it was after a restart, and keeps its
 //! results. A corrupt file is not served and is fetched again, at the home from a site that holds it (`repair`).
 
+use super::scrub_state::{Course, MONTH, unix_now};
 use crate::volume::VolumeService;
 use crate::volume::replica::service::{Wrong, give_up, plain_of_home};
 use crate::volume::tree_walk::{Found, no_volume};
 use crate::volume::verdict::judge;
 use crate::volume::verdict::{Checked, Verdict, check_through, verify_one};
 use crate::workers::spawn;
-use renkei_catalogue::{TreeNote, VolumeId, VolumeTree};
+use renkei_catalogue::VolumeTree;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Dentry, Kind, Name, Node, NodeId, ROOT};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::decode;
 use renkei_mover::Stop;
 use renkei_store::{ReadFile, Store};
 use renkei_volume::{FileVerdict, Verified, VolumeConfig};
 use rustix::fd::BorrowedFd;
-use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
-/// The note with the checkpoint in the tree.
-pub(crate) const NOTE: TreeNote<Course> = TreeNote::of("verified", &[decode]);
-/// Duration of a pass if no rate is set.
-const MONTH: Duration = Duration::from_secs(30 * 86_400);
 /// Minimum rate if none is set, in bytes per second: a small volume is read in one go and not a file a day.
 const LEAST_RATE: u64 = 1 << 20;
-/// Pause between two passes at a configured rate.
-const PAUSE: Duration = Duration::from_secs(60);
 /// Poll interval for due passes and changed settings.
 const TICK: Duration = Duration::from_secs(1);
 /// Checkpoint interval.
@@ -47,76 +40,6 @@ const REPAIR_EVERY: Duration = Duration::from_secs(5);
 const MAX_LISTED: usize = 100;
 /// Page size of catalogue reads.
 const PAGE: usize = 1000;
-
-/// Running passes of all volumes, and when the next may begin.
-#[derive(Default)]
-pub(crate) struct Scrubber {
-    running: Mutex<HashMap<VolumeId, Option<Instant>>>,
-}
-
-impl Scrubber {
-    fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Option<Instant>>> {
-        self.running.lock().expect("no thread panics while it holds the lock")
-    }
-}
-
-/// The checkpoint of a pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Course {
-    /// The last file that was read, during a pass.
-    pub(crate) after: Option<RelPath>,
-    pub(crate) is_under_way: bool,
-    pub(crate) began_unix: u64,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-    /// The first corrupt files of this pass, and their total number.
-    pub(crate) wrong: Vec<(RelPath, Error)>,
-    pub(crate) wrong_files: u64,
-    /// The previous pass: its end, good files and bytes, and corrupt files.
-    pub(crate) last: Option<(u64, u64, u64, u64)>,
-    /// The rate configured when it began.
-    pub(crate) rate: Option<u64>,
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-impl Course {
-    fn load(tree: &VolumeTree) -> Result<Self, Error> {
-        Ok(NOTE.read(tree)?.unwrap_or_default())
-    }
-
-    fn save(&self, tree: &VolumeTree) -> Result<(), Error> {
-        NOTE.write(tree, self)
-    }
-
-    /// Whether a pass should begin or continue.
-    fn is_due(&self, rate: Option<u64>) -> bool {
-        if self.rate != rate {
-            return true;
-        }
-        let pause = if rate.is_some() { PAUSE } else { MONTH };
-        let begun = if rate.is_some() { self.last.map_or(0, |(ended, ..)| ended) } else { self.began_unix };
-        self.is_under_way || self.last.is_none() || unix_now() >= begun.saturating_add(pause.as_secs())
-    }
-
-    fn shown(&self) -> Verified {
-        let (ended_unix, files, bytes, wrong) = self.last.unwrap_or_default();
-        let listed = self.wrong.iter().map(|(path, error)| (path.to_string(), error.clone()));
-        Verified {
-            ended_unix: self.last.map(|_| ended_unix),
-            files,
-            bytes,
-            wrong,
-            is_under_way: self.is_under_way,
-            files_now: self.files,
-            bytes_now: self.bytes,
-            wrong_now: self.wrong_files,
-            examples: listed.collect(),
-        }
-    }
-}
 
 /// Starts the scrub thread, which runs as long as the site exists.
 pub fn spawn_verifying(site: &Arc<VolumeService>) -> Result<(), Error> {
