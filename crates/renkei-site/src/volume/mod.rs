@@ -20,7 +20,7 @@ use crate::relay::Relay;
 use crate::transfer::active::ActiveTransfers;
 use follower::{following::Following, restored_home::Strays};
 use home::{backfill_state::Backfill, log_truncation::Confirmed, placement::PlacementState};
-use replica::{read_through::ReadThrough, reconcile::ReplicaReconciler, scrub_state::Scrubber};
+use replica::{read_through::ReadThrough, reconcile_state::ReplicaReconciler, scrub_state::Scrubber};
 use std::sync::{Arc, Mutex};
 
 /// The volumes of a PoP, those of this site and the followed ones.
