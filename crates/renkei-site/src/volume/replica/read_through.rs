@@ -8,19 +8,13 @@ use super::source_selection::{Failing, is_of_the_way};
 use crate::Context;
 use crate::relay::Relay;
 use crate::transfer::active::ActiveTransfers;
-use crate::volume::VolumeService;
-use crate::volume_content::{RemoteContent, Wish};
-use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
-use renkei_core::namespace::source::Fellow;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::Consistency;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_mover::files::workspace::{Reader, Workspace};
-use renkei_store::{ReadFile, Space};
-use renkei_volume::home::follower_registry::site_of;
-use renkei_volume::{Wanted, writer};
+use renkei_store::ReadFile;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -167,37 +161,5 @@ impl ReadFile for FarFile {
 
     fn is_version(&self) -> bool {
         true
-    }
-}
-
-impl RemoteContent for VolumeService {
-    fn open_away(
-        &self,
-        name: &str,
-        tree: &VolumeTree,
-        wanted: &Wanted<'_>,
-    ) -> Result<Box<dyn ReadFile>, Error> {
-        let wrote = site_of(tree, writer(wanted.content)).ok();
-        let sites = self.holders_in_order(name, tree, wrote.as_ref(), wanted.path)?;
-        let wish = Wish { name, path: wanted.path, stamp: wanted.stamp };
-        self.read_through.open_at_any(&wish, wrote.as_ref(), sites)
-    }
-
-    fn open_followed(
-        &self,
-        wish: &Wish<'_>,
-        home: &SiteName,
-        fellows: &[Fellow],
-    ) -> Result<Box<dyn ReadFile>, Error> {
-        let sites = self.read_through.sources(Some(home), fellows, wish.path);
-        self.read_through.open_at_any(wish, Some(home), sites)
-    }
-
-    fn space(&self, volume: &VolumeId) -> Space {
-        self.holding.duties(volume).space
-    }
-
-    fn session(&self, name: &str, at: &SiteName) -> Result<Arc<RemoteFiles>, Error> {
-        self.read_through.session(name, at)
     }
 }
