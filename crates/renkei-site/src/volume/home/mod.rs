@@ -1,7 +1,7 @@
 //! The work of a volume's home: content is fetched from followers, replicas are placed, the log is truncated.
 //!
-//! `log_serving` answers followers, `backfill` fetches content that followers wrote (`backfill_state`), `placement` assigns replicas to sites, `log_truncation` bounds the
-//! log, `repair` replaces corrupt files from replicas.
+//! `log_serving` answers followers, `backfill` fetches content that followers wrote (`backfill_state`), `placement`
+//! assigns replicas to sites, `log_truncation` bounds the log, `repair` replaces corrupt files from replicas.
 
 pub(crate) mod backfill;
 pub(crate) mod backfill_state;
