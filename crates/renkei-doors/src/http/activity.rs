@@ -3,6 +3,7 @@
 use renkei_core::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::task::JoinHandle;
 
 /// The progress of a connection's requests.
 #[derive(Clone, Default)]
@@ -37,14 +38,21 @@ impl Activity {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.spawn(work).await.expect("a panic aborts the process")
+    }
+
+    /// Starts work on a thread that may block.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
         let state = self.0.clone();
         state.running.fetch_add(1, Ordering::Relaxed);
-        let task = tokio::task::spawn_blocking(move || {
+        tokio::task::spawn_blocking(move || {
             let done = work();
             state.steps.fetch_add(1, Ordering::Relaxed);
             state.running.fetch_sub(1, Ordering::Relaxed);
             done
-        });
-        task.await.expect("a panic aborts the process")
+        })
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Non-goals so far: PROPFIND and locks, tokens, transfers between servers.
 
+mod body;
 mod error;
 mod namespace;
 mod read;

@@ -7,6 +7,7 @@ use axum::response::Response;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
+use renkei_core::path::{Place, RelPath};
 use renkei_mover::Stop;
 use renkei_mover::files::workspace::{Follow, Replace};
 
@@ -39,29 +40,23 @@ fn make_collection(session: &Session, target: &Target) -> Result<Response, Error
 
 fn rename(session: &Session, target: &Target) -> Result<Response, Error> {
     let to = target.destination()?;
-    let (files, from) = session.files(&target.place, Need::Write)?;
     if to.storage != target.place.storage {
-        return Err(Error::new(
-            Code::CrossDevice,
-            "MOVE",
-            &target.place,
-            format!("{to} is in another storage"),
-        ));
+        let cause = format!("{to} is in another storage");
+        return Err(Error::new(Code::CrossDevice, "MOVE", &target.place, cause));
     }
-    let (_, path) = session.files(&to, Need::Write)?;
-    if from.parent() != target.place.path.parent() || path != to.path {
-        return Err(Error::new(Code::NotAllowed, "MOVE", &to, "the whole storage is not open to the client"));
-    }
-    let existing = files.stat(&path, Follow::No);
+    let root = Place { storage: to.storage.clone(), path: RelPath::root() };
+    let files = session.site.files(&session.access, &root, Need::Write)?;
+    let (from, path) = (&target.place.path, &to.path);
+    let existing = files.stat(path, Follow::No);
     let replace = if target.keeps_existing() { Replace::No } else { Replace::Yes };
     if existing.as_ref().is_ok_and(|item| item.entry.kind == EntryKind::Dir) && replace == Replace::Yes {
         return Err(Error::new(Code::PathExists, "MOVE", &to, "a directory is not replaced"));
     }
-    match files.rename(&from, &path, replace) {
+    match files.rename(from, path, replace) {
         Ok(()) if existing.is_ok() => Ok(empty(StatusCode::NO_CONTENT)),
         Ok(()) => Ok(empty(StatusCode::CREATED)),
         // The parent of the destination is missing (RFC 4918, section 9.9.4).
-        Err(error) if error.code == Code::PathNotFound && files.stat(&from, Follow::No).is_ok() => {
+        Err(error) if error.code == Code::PathNotFound && files.stat(from, Follow::No).is_ok() => {
             Ok(empty(StatusCode::CONFLICT))
         }
         Err(error) => Err(error),

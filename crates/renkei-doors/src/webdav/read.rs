@@ -1,24 +1,22 @@
 //! GET and HEAD of a file: one version, whole or a range, read in blocks ahead of the client.
 
+use super::body::{NextBlock, streamed};
 use super::request::{Freshness, Target, system_time, tag};
 use super::{Session, empty};
 use crate::http::activity::Activity;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Frame, SizeHint};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_mover::files::workspace::Reader;
 use renkei_site::Site;
 use rustls::pki_types::CertificateDer;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 /// Bytes read at a time.
 const BLOCK_BYTES: u64 = 1 << 20;
@@ -70,37 +68,17 @@ fn answer(reader: Reader, target: &Target, activity: Activity) -> Result<Respons
         return Ok((status, headers).into_response());
     }
     reader.expect_order();
-    Ok((status, headers, Body::new(Content::new(reader, range, activity))).into_response())
+    Ok((status, headers, streamed(content(reader, range), activity)).into_response())
 }
 
-type Block = Pin<Box<dyn Future<Output = Result<Bytes, Error>> + Send>>;
-
-/// The content of a range: the next block is read while the client takes the one before.
-struct Content {
-    reader: Arc<Reader>,
-    left: Range<u64>,
-    next: Option<Block>,
-    activity: Activity,
-}
-
-impl Content {
-    fn new(reader: Reader, left: Range<u64>, activity: Activity) -> Self {
-        let mut content = Content { reader: Arc::new(reader), left, next: None, activity };
-        content.begin();
-        content
-    }
-
-    /// Begins to read the next block, if there is one.
-    fn begin(&mut self) {
-        let bytes = (self.left.end - self.left.start).min(BLOCK_BYTES);
-        if bytes == 0 {
-            return;
-        }
-        let (reader, offset, activity) = (self.reader.clone(), self.left.start, self.activity.clone());
-        self.left.start += bytes;
-        let read = tokio::spawn(async move { activity.run(move || block(&reader, offset, bytes)).await });
-        self.next = Some(Box::pin(async move { read.await.expect("a panic aborts the process") }));
-    }
+/// The content of a range.
+fn content(reader: Reader, mut left: Range<u64>) -> NextBlock {
+    Box::new(move || {
+        let bytes = (left.end - left.start).min(BLOCK_BYTES);
+        let offset = left.start;
+        left.start += bytes;
+        (bytes > 0).then(|| block(&reader, offset, bytes)).transpose()
+    })
 }
 
 /// Reads a block; a version never becomes shorter, so a short one is a defect of the file system.
@@ -112,39 +90,5 @@ fn block(reader: &Reader, offset: u64, bytes: u64) -> Result<Bytes, Error> {
             let cause = format!("{count} bytes at {offset} in place of {bytes}");
             Err(Error::new(Code::SourceChanged, "read", &reader.item().entry.path, cause))
         }
-    }
-}
-
-impl hyper::body::Body for Content {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let Some(next) = &mut self.next else { return Poll::Ready(None) };
-        let Poll::Ready(read) = next.as_mut().poll(context) else { return Poll::Pending };
-        self.next = None;
-        match read {
-            Ok(block) => {
-                self.begin();
-                Poll::Ready(Some(Ok(Frame::data(block))))
-            }
-            Err(error) => {
-                // The status is sent already: the connection ends before the announced length.
-                tracing::warn!(%error, "content is cut short");
-                self.left.start = self.left.end;
-                Poll::Ready(Some(Err(error)))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.next.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }

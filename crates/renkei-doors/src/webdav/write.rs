@@ -11,7 +11,7 @@ use hyper::body::Body as _;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
-use renkei_mover::files::workspace::{Create, Follow, Writer};
+use renkei_mover::files::workspace::{Create, Writer};
 use renkei_site::Site;
 use rustls::pki_types::CertificateDer;
 use std::future::poll_fn;
@@ -33,8 +33,8 @@ pub(super) async fn put(
     let expected = target.length();
     let open = move || begin(&Session::open(site, chain)?, &target);
     // The client that waits for `100 Continue` sends nothing before this.
-    let (writer, is_new) = activity.run(open).await?;
-    let writer = Arc::new(writer);
+    let writer = Arc::new(activity.run(open).await?);
+    let is_new = writer.found().links == 0;
     let written = receive(&writer, body, &activity).await?;
     if let Some(expected) = expected.filter(|expected| *expected != written) {
         let cause = format!("{written} bytes arrived of {expected}");
@@ -53,14 +53,13 @@ pub(super) async fn put(
     Ok(response)
 }
 
-/// The writer, and whether there is no file of that name yet.
-fn begin(session: &Session, target: &Target) -> Result<(Writer, bool), Error> {
+/// Begins a new version.
+fn begin(session: &Session, target: &Target) -> Result<Writer, Error> {
     if target.slash {
         return Err(Error::new(Code::IsADirectory, "PUT", &target.place, "the path ends with a slash"));
     }
     let (files, path) = session.files(&target.place, Need::Write)?;
-    let writer = files.create(&path, Create { condition: target.precondition()?, ..Create::default() })?;
-    Ok((writer, files.stat(&path, Follow::Yes).is_err()))
+    files.create(&path, Create { condition: target.precondition()?, ..Create::default() })
 }
 
 /// Writes the body; gives its length.
