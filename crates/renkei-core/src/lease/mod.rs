@@ -21,6 +21,7 @@ pub mod locks;
 pub mod site;
 #[cfg(test)]
 mod tests;
+pub mod web_locks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -17,6 +17,8 @@ use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Rights;
+use renkei_core::lease::Moment;
+use renkei_core::lease::web_locks::WebLocks;
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
@@ -30,7 +32,8 @@ use renkei_store::temp::is_temp_name;
 use renkei_store::temp::refuse_temp_names;
 use renkei_store::tree::{disk_usage, remove_tree_while};
 use renkei_store::{Detail, Dir, ReadFile, Store};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 use workspaces::Workspaces;
 
 /// The files of a PoP.
@@ -40,6 +43,8 @@ pub struct FileService {
     locks: Arc<LockTable>,
     lending: FdPassing,
     left_drafts: LeftDrafts,
+    web_locks: Mutex<WebLocks>,
+    started: Instant,
     /// Checksums on demand; none if this process has no account, which it tells elsewhere.
     checksums: Option<Arc<CachedChecksums>>,
     pub(crate) workspaces: Workspaces,
@@ -57,8 +62,20 @@ impl FileService {
             locks: Arc::default(),
             lending: FdPassing::default(),
             left_drafts: LeftDrafts::default(),
+            web_locks: Mutex::default(),
+            started: Instant::now(),
             workspaces: Workspaces::default(),
         }
+    }
+
+    /// The time by which [`FileService::web_locks`] end.
+    pub fn web_time(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    /// The write locks of HTTP clients; a restart forgets them.
+    pub fn web_locks(&self) -> MutexGuard<'_, WebLocks> {
+        self.web_locks.lock().expect("no thread panics while it holds the lock")
     }
 
     /// One entry's metadata; the root and each storage show as directories.
