@@ -132,24 +132,16 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::stat`]; `NotADirectory`.
     pub fn list(&self, dir: &RelPath, follow: Follow, from: ListFrom<'_>) -> Result<Page, Error> {
-        let (handle, _) = match follow {
-            Follow::Yes => self.open_resolved(dir, Op::OpenDir)?,
-            Follow::No => opened(self.ask(Op::OpenDir(dir.clone()))?)?,
+        let mut listing = match follow {
+            Follow::Yes => self.read_dir(dir)?,
+            Follow::No => {
+                let (handle, _) = opened(self.ask(Op::OpenDir(dir.clone()))?)?;
+                Listing { files: self.files.clone(), handle, more: true }
+            }
         };
-        let listed = self.list_opened(handle, from);
-        let closed = self.done(Op::Close(handle));
-        let page = listed?;
-        closed.map(|()| page)
-    }
-
-    fn list_opened(&self, handle: Handle, from: ListFrom<'_>) -> Result<Page, Error> {
         let mut kept = BTreeMap::new();
         let mut is_cut = false;
-        loop {
-            let (items, more) = match self.ask(Op::ReadDir(handle))? {
-                Answer::Items { items, more } => (items, more),
-                other => return Err(unexpected(&other)),
-            };
+        while let Some(items) = listing.next_batch()? {
             for item in items {
                 let name = item.entry.path.as_bytes();
                 if !name.starts_with(from.prefix) || from.after.is_some_and(|after| name <= after) {
@@ -161,12 +153,18 @@ impl Workspace {
                     is_cut = true;
                 }
             }
-            if !more {
-                break;
-            }
         }
         let next = kept.keys().next_back().filter(|_| is_cut).cloned();
         Ok(Page { items: kept.into_values().collect(), next })
+    }
+
+    /// Opens a directory to read it once, in the order of the file system; memory is used for one batch.
+    ///
+    /// # Errors
+    /// As [`Workspace::list`].
+    pub fn read_dir(&self, dir: &RelPath) -> Result<Listing, Error> {
+        let (handle, _) = self.open_resolved(dir, Op::OpenDir)?;
+        Ok(Listing { files: self.files.clone(), handle, more: true })
     }
 
     /// Opens the present version of a file.
@@ -474,6 +472,38 @@ impl Workspace {
         }
         let found = self.item(Op::Look(at.clone()))?;
         Ok((at, found))
+    }
+}
+
+/// A directory that is being read; closed on drop.
+pub struct Listing {
+    files: Arc<dyn Files>,
+    handle: Handle,
+    more: bool,
+}
+
+impl Listing {
+    /// The next entries, each with its name as path; none at the end.
+    ///
+    /// # Errors
+    /// Those of the files.
+    pub fn next_batch(&mut self) -> Result<Option<Vec<Item>>, Error> {
+        if !self.more {
+            return Ok(None);
+        }
+        match ask(&*self.files, Op::ReadDir(self.handle), b"")? {
+            Answer::Items { items, more } => {
+                self.more = more;
+                Ok(Some(items))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        close(&*self.files, self.handle);
     }
 }
 
