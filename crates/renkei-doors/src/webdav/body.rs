@@ -1,9 +1,10 @@
-//! Bodies: content that is made block by block, ahead of the client.
+//! Bodies: content that is made block by block ahead of the client, and documents in requests.
 
 use crate::http::activity::Activity;
 use axum::body::{Body, Bytes};
-use hyper::body::Frame;
-use renkei_core::error::Error;
+use hyper::body::{Body as _, Frame};
+use renkei_core::error::{Code, Error};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::task::JoinHandle;
@@ -51,5 +52,39 @@ impl hyper::body::Body for Streamed {
                 .transpose()
                 .map(|block| block.map(Frame::data)),
         )
+    }
+}
+
+/// Longest document in a request.
+const MAX_DOCUMENT_BYTES: usize = 256 << 10;
+
+/// A request's body that is a document.
+///
+/// # Errors
+/// `TooManyEntries` if it is too long; `ConnectionLost`.
+pub(super) async fn document(mut body: Body, activity: &Activity) -> Result<Vec<u8>, Error> {
+    let mut document = Vec::new();
+    while let Some(data) = next_data(&mut body).await? {
+        activity.step();
+        document.extend_from_slice(&data);
+        if document.len() > MAX_DOCUMENT_BYTES {
+            let cause = format!("a body of XML has at most {MAX_DOCUMENT_BYTES} bytes");
+            return Err(Error::new(Code::TooManyEntries, "read request", "", cause));
+        }
+    }
+    Ok(document)
+}
+
+/// The next data of a body; none at its end.
+pub(super) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Error> {
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        let lost = |error| Error::new(Code::ConnectionLost, "read request", "", error);
+        match frame.transpose().map_err(lost)?.map(Frame::into_data) {
+            Some(Ok(data)) => return Ok(Some(data)),
+            // Trailers.
+            Some(Err(_)) => {}
+            None => return Ok(None),
+        }
     }
 }

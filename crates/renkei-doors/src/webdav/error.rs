@@ -33,8 +33,12 @@ fn by_kind(error: &Error) -> StatusCode {
 
 /// The response to a failure: code, cause and remedy.
 pub(super) fn problem(error: &Error) -> Response {
+    problem_as(status(error), error)
+}
+
+/// The response to a failure with the status that the request calls for.
+pub(super) fn problem_as(status: StatusCode, error: &Error) -> Response {
     let row = error.code.row();
-    let status = status(error);
     let body = serde_json::json!({
         "title": row.title,
         "status": status.as_u16(),
@@ -43,6 +47,22 @@ pub(super) fn problem(error: &Error) -> Response {
         "remedy": row.remedy,
     });
     (status, [(CONTENT_TYPE, "application/problem+json")], format!("{body}\n")).into_response()
+}
+
+/// Where the parent of a destination is missing, that is a conflict (RFC 4918, sections 9.3.1, 9.7.1, 9.8.5, 9.9.4).
+///
+/// # Errors
+/// All others.
+pub(super) fn missing_parent(error: Error) -> Result<Response, Error> {
+    match error.code {
+        Code::PathNotFound => Ok(problem_as(StatusCode::CONFLICT, &error)),
+        _ => Err(error),
+    }
+}
+
+/// The error of a request that cannot be read.
+pub(super) fn invalid(cause: impl std::fmt::Display) -> Error {
+    Error::new(Code::UsageInvalid, "read request", "", cause)
 }
 
 #[cfg(test)]

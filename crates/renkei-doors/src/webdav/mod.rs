@@ -1,25 +1,35 @@
-//! Files over HTTP: GET, HEAD, PUT, DELETE, MKCOL and MOVE of `/STORAGE/PATH` (RFC 9110, RFC 4918).
+//! Files over HTTP and WebDAV of classes 1 to 3: `/STORAGE/PATH` is a file or directory (RFC 9110, RFC 4918).
 //!
 //! The door translates requests into calls of the file service ([`renkei_mover::files::workspace`]), which authorises and
 //! audits them and executes them as the account of the client. A client proves who it is by its certificate; whoever shows none
 //! learns nothing but that. Content is read and written by blocking threads in blocks; between two blocks of a slow
 //! client no thread waits. Errors have the status of [`error`] and a body as in RFC 9457.
 //!
-//! Non-goals so far: PROPFIND and locks, tokens, transfers between servers.
+//! Non-goals so far: tokens, transfers between servers.
 
 mod body;
+mod conditions;
+mod copy;
+mod dead_properties;
+mod digest;
 mod error;
+mod locks;
+mod multistatus;
 mod namespace;
+mod properties;
+mod propfind;
+mod proppatch;
 mod read;
 mod request;
 mod write;
+mod xml;
 
 use crate::console;
 use crate::http::activity::Activity;
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{ACCEPT, ALLOW, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use error::problem;
 use renkei_core::error::{Code, Error};
@@ -34,7 +44,10 @@ use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 
 /// The methods of the door.
-const METHODS: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, MOVE";
+const METHODS: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, MOVE, COPY, PROPFIND, PROPPATCH, LOCK, UNLOCK";
+
+/// What the door has of WebDAV (RFC 4918, section 10.1).
+const CLASSES: (HeaderName, &str) = (HeaderName::from_static("dav"), "1, 2, 3");
 
 /// Names of the PoP's own pages: a storage of such a name is not served over HTTP.
 const OWN_PAGES: [&str; 3] = ["console", "healthz", "metrics"];
@@ -64,7 +77,7 @@ pub(crate) async fn handle(
         return console::nothing_here(&site).await;
     }
     if head.method == Method::OPTIONS {
-        return ([(ALLOW, METHODS)], StatusCode::OK).into_response();
+        return ([(ALLOW, METHODS), CLASSES], StatusCode::OK).into_response();
     }
     let Some(chain) = client.chain.clone() else {
         let accepted = head.headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
@@ -83,13 +96,36 @@ pub(crate) async fn handle(
     let done = match method.as_str() {
         "GET" | "HEAD" => read::get(site, chain, target, activity).await,
         "PUT" => write::put(site, chain, target, body, activity).await,
-        "DELETE" | "MKCOL" | "MOVE" => {
+        "PROPFIND" | "PROPPATCH" | "LOCK" | "UNLOCK" => {
+            let open = move || Session::open(site, chain);
+            with_document(open, method, target, body, activity).await
+        }
+        "DELETE" | "MKCOL" | "MOVE" | "COPY" => {
             let work = move || namespace::change(&Session::open(site, chain)?, &method, &target);
             activity.run(work).await
         }
         _ => return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, METHODS)]).into_response(),
     };
     done.unwrap_or_else(|error| problem(&error.at(side.as_str())))
+}
+
+/// Executes a request whose body is a document.
+async fn with_document(
+    open: impl FnOnce() -> Result<Session, Error> + Send + 'static,
+    method: Method,
+    target: Target,
+    body: Body,
+    activity: Activity,
+) -> Result<Response, Error> {
+    let document = body::document(body, &activity).await?;
+    let own = activity.clone();
+    let work = move || match method.as_str() {
+        "PROPFIND" => propfind::answer(&open()?, target, &document, own),
+        "PROPPATCH" => proppatch::answer(&open()?, &target, &document),
+        "LOCK" => locks::lock(&open()?, &target, &document),
+        _ => locks::unlock(&open()?, &target),
+    };
+    activity.run(work).await
 }
 
 /// Whether a path is one of the PoP's own pages, or can be of no storage.
@@ -124,8 +160,14 @@ impl Session {
             (Ok(files), _, _) => Ok((files, place.path.clone())),
             (Err(_), Some(parent), Some(name)) => {
                 let parent = Place { storage: place.storage.clone(), path: parent };
-                let files = self.site.files(&self.access, &parent, need)?;
-                Ok((files, RelPath::root().child(name)?))
+                match self.site.files(&self.access, &parent, need) {
+                    Ok(files) => Ok((files, RelPath::root().child(name)?)),
+                    // The folder itself may be what is open.
+                    Err(error) => match self.site.files(&self.access, place, need) {
+                        Ok(files) => Ok((files, RelPath::root())),
+                        Err(_) => Err(error),
+                    },
+                }
             }
             (Err(error), _, _) => Err(error),
         }

@@ -1,8 +1,9 @@
 //! What a request says: its path, the version that it expects, the range that it wants.
 
+use super::error::invalid;
 use axum::http::header::{
     CONTENT_LENGTH, CONTENT_RANGE, HOST, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
-    RANGE,
+    IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Uri};
@@ -13,6 +14,10 @@ use renkei_core::path::Place;
 use renkei_core::wire::file::Precondition;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DESTINATION: HeaderName = HeaderName::from_static("destination");
+/// Most ranges in one response; with more of them all is sent.
+const MAX_RANGES: usize = 1024;
 
 /// The head of a request, and its place.
 pub(super) struct Target {
@@ -31,13 +36,19 @@ impl Target {
         Ok(Target { place, slash: path.ends_with('/'), is_head, headers: head.headers.clone() })
     }
 
-    fn text(&self, name: &HeaderName) -> Option<&str> {
+    /// A header as text.
+    pub(super) fn text(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
     }
 
     /// The length of the body, if the client said it.
     pub(super) fn length(&self) -> Option<u64> {
         self.text(&CONTENT_LENGTH)?.parse().ok()
+    }
+
+    /// Whether the request has a body.
+    pub(super) fn has_body(&self) -> bool {
+        self.length().is_some_and(|bytes| bytes > 0) || self.headers.contains_key(TRANSFER_ENCODING)
     }
 
     /// The condition of a change.
@@ -47,7 +58,7 @@ impl Target {
     /// tag that this PoP never gave.
     pub(super) fn precondition(&self) -> Result<Precondition, Error> {
         if self.headers.contains_key(CONTENT_RANGE) {
-            return Err(self.unsupported("PUT of a part (Content-Range)"));
+            return Err(invalid("PUT of a part (Content-Range) is not supported"));
         }
         match (self.text(&IF_NONE_MATCH), self.text(&IF_MATCH)) {
             (None, None) => Ok(Precondition::None),
@@ -60,12 +71,8 @@ impl Target {
                     "the tag in If-Match is of another file",
                 )
             }),
-            _ => Err(self.unsupported("this combination of If-Match and If-None-Match")),
+            _ => Err(invalid("this combination of If-Match and If-None-Match is not supported")),
         }
-    }
-
-    fn unsupported(&self, what: &str) -> Error {
-        Error::new(Code::UsageInvalid, "read request", &self.place, format!("{what} is not supported"))
     }
 
     /// Whether `Overwrite: F` asks that nothing is replaced.
@@ -78,20 +85,54 @@ impl Target {
     /// # Errors
     /// `UsageInvalid` without one, or for another server.
     pub(super) fn destination(&self) -> Result<Place, Error> {
-        let invalid = |cause: &str| Error::new(Code::UsageInvalid, "read request", &self.place, cause);
-        let text = self.text(&HeaderName::from_static("destination"));
-        let uri: Uri = text.and_then(|text| text.parse().ok()).ok_or_else(|| invalid("no Destination"))?;
-        let own = self.text(&HOST);
-        if uri.authority().is_some_and(|named| Some(named.as_str()) != own) {
-            return Err(invalid("the Destination is at another server"));
+        self.place_of(self.text(&DESTINATION).ok_or_else(|| invalid("no Destination"))?)
+    }
+
+    /// Whether a COPY is from or to another server (HTTP-TPC).
+    pub(super) fn is_between_servers(&self) -> bool {
+        let uri = self.text(&DESTINATION).and_then(|text| text.parse::<Uri>().ok());
+        self.headers.contains_key("source") || uri.is_some_and(|uri| !self.is_own(&uri))
+    }
+
+    fn is_own(&self, uri: &Uri) -> bool {
+        uri.authority().is_none_or(|named| Some(named.as_str()) == self.text(&HOST))
+    }
+
+    /// The place on this server that a URI or an absolute path names.
+    ///
+    /// # Errors
+    /// `UsageInvalid` for another server, `BadPath` for no place.
+    pub(super) fn place_of(&self, text: &str) -> Result<Place, Error> {
+        let uri: Uri = text.parse().map_err(invalid)?;
+        match self.is_own(&uri) {
+            true => place(uri.path()),
+            false => Err(invalid(format!("{text} is at another server"))),
         }
-        place(uri.path())
+    }
+
+    /// The header `Depth` (RFC 4918, section 10.2).
+    ///
+    /// # Errors
+    /// `UsageInvalid` for another value.
+    pub(super) fn depth(&self) -> Result<Option<Depth>, Error> {
+        match self.text(&HeaderName::from_static("depth")) {
+            None => Ok(None),
+            Some("0") => Ok(Some(Depth::Zero)),
+            Some("1") => Ok(Some(Depth::One)),
+            Some(text) if text.eq_ignore_ascii_case("infinity") => Ok(Some(Depth::Infinity)),
+            Some(text) => Err(invalid(format!("{text} is no depth"))),
+        }
     }
 
     /// Whether the client has this version already, or asked for another one.
     pub(super) fn judge(&self, tag: &str, modified: SystemTime) -> Freshness {
         if let Some(wanted) = self.text(&IF_MATCH) {
             return if matches(wanted, tag) { Freshness::Send } else { Freshness::Failed };
+        }
+        let unchanged_since =
+            self.text(&IF_UNMODIFIED_SINCE).and_then(|since| httpdate::parse_http_date(since).ok());
+        if unchanged_since.is_some_and(|since| modified >= since + Duration::from_secs(1)) {
+            return Freshness::Failed;
         }
         let is_known = match (self.text(&IF_NONE_MATCH), self.text(&IF_MODIFIED_SINCE)) {
             (Some(known), _) => matches(known, tag),
@@ -103,28 +144,50 @@ impl Target {
         if is_known { Freshness::Known } else { Freshness::Send }
     }
 
-    /// The range of bytes that is wanted of a content; none for all of it. Several ranges are answered with all.
+    /// The ranges of bytes that are wanted of a content; none for all of it. Ranges that cannot be read, that are too many,
+    /// or longer together than the content, are answered with all.
     ///
     /// # Errors
-    /// The unsatisfiable range.
-    pub(super) fn range(&self, size: u64, tag: &str) -> Result<Option<Range<u64>>, ()> {
+    /// None of the ranges can be satisfied.
+    pub(super) fn ranges(&self, size: u64, tag: &str) -> Result<Vec<Range<u64>>, ()> {
         if self.text(&IF_RANGE).is_some_and(|wanted| wanted != tag) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let text = self.text(&RANGE).and_then(|text| text.strip_prefix("bytes="));
-        let Some((first, last)) =
-            text.filter(|text| !text.contains(',')).and_then(|text| text.split_once('-'))
-        else {
-            return Ok(None);
+        let ranges =
+            text.and_then(|text| text.split(',').map(|one| range(one, size)).collect::<Option<Vec<_>>>());
+        let Some(mut ranges) = ranges.filter(|ranges| ranges.len() <= MAX_RANGES) else {
+            return Ok(Vec::new());
         };
-        let range = match (first.trim().parse::<u64>(), last.trim().parse::<u64>()) {
-            (Ok(first), Ok(last)) if first <= last => first..last.saturating_add(1).min(size),
-            (Ok(first), Err(_)) if last.trim().is_empty() => first..size,
-            (Err(_), Ok(count)) if first.trim().is_empty() => size.saturating_sub(count)..size,
-            _ => return Ok(None),
-        };
-        if range.start < range.end { Ok(Some(range)) } else { Err(()) }
+        ranges.retain(|range| range.start < range.end);
+        let bytes = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+        match ranges.is_empty() {
+            true => Err(()),
+            false => Ok(if bytes <= size { ranges } else { Vec::new() }),
+        }
     }
+}
+
+/// A range of bytes within a content; none if the text is no range.
+fn range(text: &str, size: u64) -> Option<Range<u64>> {
+    let (first, last) = text.trim().split_once('-')?;
+    match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) if first <= last => Some(first..last.saturating_add(1).min(size)),
+        (Ok(first), Err(_)) if last.is_empty() => Some(first..size),
+        (Err(_), Ok(count)) if first.is_empty() => Some(size.saturating_sub(count)..size),
+        _ => None,
+    }
+}
+
+/// How much of a tree is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// The entry alone.
+    Zero,
+    /// A directory and what is in it.
+    One,
+    /// All below it.
+    Infinity,
 }
 
 /// Whether content is sent.
@@ -208,7 +271,8 @@ mod tests {
 
     #[test]
     fn ranges_are_those_of_the_standard() {
-        let range = |text: &str| target(&[("range", text)]).range(100, "\"t\"");
+        let ranges = |text: &str| target(&[("range", text)]).ranges(100, "\"t\"");
+        let range = |text: &str| ranges(text).map(|ranges| ranges.into_iter().next());
         assert_eq!(range("bytes=0-9"), Ok(Some(0..10)));
         assert_eq!(range("bytes=90-"), Ok(Some(90..100)));
         assert_eq!(range("bytes=90-1000"), Ok(Some(90..100)));
@@ -216,11 +280,14 @@ mod tests {
         assert_eq!(range("bytes=-1000"), Ok(Some(0..100)));
         assert_eq!(range("bytes=100-"), Err(()));
         assert_eq!(range("bytes=-0"), Err(()));
-        for whole in ["bytes=9-1", "bytes=x-", "bytes=0-1,5-6", "lines=0-1"] {
+        for whole in ["bytes=9-1", "bytes=x-", "bytes=0-1,x", "lines=0-1", "bytes=0-99,0-0", "bytes=0-, 5-5"]
+        {
             assert_eq!(range(whole), Ok(None), "{whole}");
         }
+        assert_eq!(ranges("bytes=0-1, 5-6,200-,-1"), Ok(vec![0..2, 5..7, 99..100]));
+        assert_eq!(ranges("bytes=100-,200-"), Err(()));
         let other = target(&[("range", "bytes=0-9"), ("if-range", "\"u\"")]);
-        assert_eq!(other.range(100, "\"t\""), Ok(None));
+        assert_eq!(other.ranges(100, "\"t\""), Ok(Vec::new()));
     }
 
     #[test]
@@ -232,6 +299,9 @@ mod tests {
         assert_eq!(judge("if-match", "\"s\""), Freshness::Failed);
         assert_eq!(judge("if-match", "*"), Freshness::Send);
         assert_eq!(judge("if-modified-since", &httpdate::fmt_http_date(at)), Freshness::Known);
+        assert_eq!(judge("if-unmodified-since", &httpdate::fmt_http_date(at)), Freshness::Send);
+        let before = at - Duration::from_secs(1);
+        assert_eq!(judge("if-unmodified-since", &httpdate::fmt_http_date(before)), Freshness::Failed);
         assert_eq!(judge("if-modified-since", "yesterday"), Freshness::Send);
     }
 
@@ -242,6 +312,10 @@ mod tests {
         assert_eq!(to("kek:7512", "/data/x").unwrap().to_string(), "/data/x");
         assert!(to("kek:7512", "https://osaka:7512/data/x").is_err());
         assert!(target(&[]).destination().is_err());
+        let elsewhere = target(&[("host", "kek:7512"), ("destination", "https://osaka:7512/data/x")]);
+        assert!(
+            elsewhere.is_between_servers() && !target(&[("destination", "/data/x")]).is_between_servers()
+        );
     }
 
     #[test]

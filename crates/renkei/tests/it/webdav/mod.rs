@@ -1,5 +1,8 @@
 //! Files over HTTP, with curl as a client.
 
+mod changes;
+mod clients;
+
 use crate::federation::Site;
 use renkei_config::home::Home;
 use std::path::{Path, PathBuf};
@@ -138,7 +141,7 @@ fn strangers_learn_nothing_and_errors_have_code_and_remedy() {
     assert_eq!(ask(&site, "/data/x", &["-X", "PATCH"]).status, 405);
     std::os::unix::fs::symlink("/etc/passwd", site.root().join("out")).unwrap();
     assert_eq!(ask(&site, "/data/out", &[]).status, 403);
-    assert_eq!(upload(&site, "/data/none/a", &credential(&site), &[]).status, 404);
+    assert_eq!(upload(&site, "/data/none/a", &credential(&site), &[]).status, 409);
     // The user of a site that is not trusted.
     let other = Site::start(dir.path(), "osaka");
     let refused = parse(curl(&site, "/data/secret", &["--cert", credential(&other).to_str().unwrap()]));
