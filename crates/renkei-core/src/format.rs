@@ -123,7 +123,7 @@ where
 }
 
 /// The bytes of a hexadecimal text.
-pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
+pub fn bytes_of(hex: &str) -> Vec<u8> {
     let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("it is hexadecimal");
     (0..hex.len()).step_by(2).map(byte).collect()
 }

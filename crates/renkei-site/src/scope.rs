@@ -114,7 +114,7 @@ fn serves(request: &Request) -> bool {
     match request {
         Request::Whoami | Request::Redeem(_) => true,
         // An agent acts for no users at other sites: those need a grant.
-        Request::PushFound { .. } | Request::PushCopy { .. } => false,
+        Request::PushCopy { .. } => false,
         request => !request.storages().is_empty(),
     }
 }
@@ -165,7 +165,10 @@ fn gives_up(request: &Request, own: &TransferId) -> bool {
 fn is_for_transfers(request: &Request) -> bool {
     match request {
         Request::Mkdir { parents, .. } => !parents,
-        Request::Remove { .. } | Request::Rename { .. } | Request::OpenFiles(_) | Request::Submit(_) => false,
+        Request::Remove { .. }
+        | Request::Rename { .. }
+        | Request::OpenFiles(_)
+        | Request::SubmitCopies(_) => false,
         _ => true,
     }
 }
@@ -200,7 +203,7 @@ mod tests {
             Request::Console,
             Request::Status,
             Request::List(None),
-            Request::Submit(Vec::new()),
+            Request::SubmitCopies(Vec::new()),
             Request::Terms("scratch".into()),
             Request::ToAgent { storage: "scratch".into(), seed: [0; 32], count: 1 },
         ];

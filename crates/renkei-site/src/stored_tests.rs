@@ -6,14 +6,14 @@ use crate::submission::{SPEC, write_spec};
 use crate::volume::home::{log_truncation, placement};
 use crate::volume::replica::scrub_state;
 use renkei_core::error::{Code, Error};
-use renkei_core::format::check;
+use renkei_core::format::{bytes_of, check};
 use renkei_core::identity::Principal;
 use renkei_core::mover::filter::{Filter, Rule};
+use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::units::hex;
-use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source,
-};
+use renkei_core::wire::copy::OpenCopy;
+use renkei_core::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
 use renkei_core::wire::queue::{Submission, Terms};
 
 /// A line for each kind.
@@ -31,36 +31,39 @@ fn place(text: &str) -> Place {
     Place::parse(text.as_bytes()).unwrap().unwrap()
 }
 
-fn submission() -> Submission {
+pub(crate) fn submission() -> Submission {
     let source = Source { from: place("/data/run7"), to: path("run7"), alone: true };
-    let options = ReceiveOptions::plain(Existing::SameContent);
-    let choice = Choice { base: path("in"), make: true, options, targets: vec![path("run7")] };
-    let open = OpenFound {
+    let copy = OpenCopy {
         transfer: [7; 16],
         job: 7,
         to: place("/data/in"),
+        form: CopyForm { directory: true, contents: false, resumed: false },
+        beside: Vec::new(),
+        options: ReceiveOptions::plain(Existing::SameContent),
         class: Class::Normal,
-        choices: vec![(Found::Nothing, choice)],
         max_streams: 64,
         rules: vec!["kek/raw".into()],
     };
     let send = OpenSend::plain([7; 16], vec![source]);
-    Submission { from: site("kek"), send, to: site("titech"), open, terms: Terms::default() }
+    Submission { from: site("kek"), send, to: site("titech"), copy, terms: Terms::default() }
 }
 
 #[test]
-fn submissions_are_read_and_written_as_ever() {
+fn submissions_of_all_versions_are_read() {
     let (plain, mut filtered) = (submission(), submission());
     let filter =
         Filter { rules: vec![Rule { includes: false, pattern: b"*.tmp".to_vec() }], ..Filter::default() };
     filtered.set_filter(&filter);
-    let mut recorded = RECORDED.lines().filter(|line| line.starts_with("submission-"));
-    for (submission, version) in [(plain, 1), (filtered, 2)] {
-        let bytes = write_spec(&submission);
-        assert_eq!(recorded.next(), Some(format!("submission-{version} {}", hex(&bytes)).as_str()));
-        assert_eq!(SPEC.decode(&bytes), Ok(submission));
+    let recorded = |version| {
+        let line = RECORDED.lines().find_map(|line| line.strip_prefix(&format!("submission-{version} ")));
+        line.expect("each version is recorded").to_owned()
+    };
+    assert_eq!(hex(&write_spec(&filtered)), recorded(3));
+    assert_eq!(SPEC.decode(&write_spec(&plain)), Ok(plain.clone()));
+    for (submission, version) in [(plain, 1), (filtered.clone(), 2), (filtered, 3)] {
+        assert_eq!(SPEC.decode(&bytes_of(&recorded(version))), Ok(submission));
     }
-    let newer = SPEC.encode_as(3, &"of a newer version");
+    let newer = SPEC.encode_as(4, &"of a newer version");
     assert_eq!(SPEC.decode(&newer).map_err(|error| error.code), Err(Code::FormatNewer));
 }
 

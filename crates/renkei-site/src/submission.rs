@@ -11,18 +11,31 @@ use renkei_core::queue::Link;
 use renkei_core::wire::decode;
 use renkei_core::wire::message::TransferId;
 use renkei_core::wire::queue::Submission;
+use renkei_core::wire::wire3::SubmissionFound;
 use renkei_net::unix_ms;
 use std::time::SystemTime;
 
-/// The format of a submission: alone in version 1, with its filter in version 2.
+/// The format of a submission: in the form of wire 3 in version 1, with its filter in version 2, as a copy with its
+/// filter in version 3.
 pub(crate) const SPEC: Format<Submission> = Format::numbered(
     "submission",
-    &[decode, |kind, bytes| {
-        let (mut submission, filter): (Submission, Filter) = decode(kind, bytes)?;
-        submission.set_filter(&filter);
-        Ok(submission)
-    }],
+    &[
+        |kind, bytes| decode::<SubmissionFound>(kind, bytes)?.lifted(),
+        |kind, bytes| {
+            let (found, filter): (SubmissionFound, Filter) = decode(kind, bytes)?;
+            Ok(filtered(found.lifted()?, &filter))
+        },
+        |kind, bytes| {
+            let (submission, filter) = decode(kind, bytes)?;
+            Ok(filtered(submission, &filter))
+        },
+    ],
 );
+
+fn filtered(mut submission: Submission, filter: &Filter) -> Submission {
+    submission.set_filter(filter);
+    submission
+}
 
 /// The short form of an id, for messages.
 pub(crate) fn short(id: &TransferId) -> String {
@@ -50,13 +63,9 @@ pub(crate) fn read_spec(row: &Row) -> Result<Submission, Error> {
     SPEC.decode(&row.spec)
 }
 
-/// Encodes a submission for a row; one without a filter as before there were any.
+/// Encodes a submission for a row.
 pub(crate) fn write_spec(submission: &Submission) -> Vec<u8> {
-    let filter = &submission.send.filter;
-    match filter.is_empty() {
-        true => SPEC.encode_as(1, submission),
-        false => SPEC.encode_as(2, &(submission, filter)),
-    }
+    SPEC.encode_as(3, &(submission, &submission.send.filter))
 }
 
 /// The lane of a transfer: its owner and link.
@@ -80,30 +89,9 @@ pub(crate) fn refused(code: Code, id: &TransferId, cause: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::path::{Place, RelPath};
-    use renkei_core::wire::message::{Class, OpenFound, OpenSend, Source};
-    use renkei_core::wire::queue::Terms;
-
-    fn submission() -> Submission {
-        let name = |name: &str| SiteName::parse(name).unwrap();
-        let place = || Place { storage: "data".into(), path: RelPath::root() };
-        let from = Source { from: place(), to: RelPath::root(), alone: false };
-        let open = OpenFound {
-            transfer: [7; 16],
-            job: 1,
-            to: place(),
-            class: Class::Normal,
-            choices: Vec::new(),
-            max_streams: 1,
-            rules: Vec::new(),
-        };
-        let send = OpenSend::plain([7; 16], vec![from]);
-        Submission { from: name("kek"), send, to: name("titech"), open, terms: Terms::default() }
-    }
-
     #[test]
     fn a_lane_names_owner_and_link() {
-        let (owner, link) = read_lane(&lane("alice@kek", &submission())).unwrap();
+        let (owner, link) = read_lane(&lane("alice@kek", &crate::stored_tests::submission())).unwrap();
         assert_eq!((&*owner, link.from.as_str(), link.to.as_str()), ("alice@kek", "kek", "titech"));
         assert!(read_lane("alice@kek").is_none());
     }

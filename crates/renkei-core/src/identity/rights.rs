@@ -230,7 +230,7 @@ pub fn rights_for(request: &Request) -> Option<Needed<'_>> {
     let sources = |send| Needed { places: sources(send), ..Needed::default() };
     match request {
         // The credential of a queued transfer is narrowed to the scope by which the transfer is submitted.
-        Request::Whoami | Request::Submit(_) => Some(Needed::default()),
+        Request::Whoami | Request::SubmitCopies(_) => Some(Needed::default()),
         Request::Stat(Some(at)) | Request::StatDir(Some(at)) | Request::Space(at) => place(LOOK, at),
         Request::List(Some(at)) | Request::Usage(at) => place(LIST, at),
         Request::Mkdir { place: at, .. } => place(CREATE, at),
@@ -245,15 +245,12 @@ pub fn rights_for(request: &Request) -> Option<Needed<'_>> {
             Some(Needed { partner: Some((SEND, peer)), ..target(&open.to, open.options.delete) })
         }
         // The layout is resolved, and the place that is written checked, by the destination.
-        Request::OpenFound(open) => place(LOOK, &open.to),
         Request::OpenCopy { copy, by: CopySender::Asker } => place(LOOK, &copy.to),
         Request::OpenCopy { copy, by: CopySender::Site(peer) } => {
             Some(Needed { places: vec![(LOOK, &copy.to)], ..to_site((SEND, peer)) })
         }
         Request::OpenSend(send) => Some(sources(send)),
-        Request::Push { send, to, .. }
-        | Request::PushFound { send, to, .. }
-        | Request::PushCopy { send, to, .. } => {
+        Request::Push { send, to, .. } | Request::PushCopy { send, to, .. } => {
             Some(Needed { partner: Some((RECEIVES, to)), ..sources(send) })
         }
         Request::Through { site, .. } => Some(to_site((PASS, site))),

@@ -8,7 +8,9 @@ use crate::error::{Code, Error};
 use crate::former_names;
 use crate::ids::TransferId;
 use crate::path::{Place, RelPath, SiteName};
-use crate::wire::message::{OpenFound, OpenSend};
+use crate::wire::wire3::OpenFound;
+use crate::wire::message::OpenSend;
+use crate::wire::queue::Submission;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -126,27 +128,19 @@ impl Scope {
 
     /// The scope that a transfer needs: its sources readable, and its targets writable, for every kind of the
     /// destination.
-    pub fn of_transfer(
-        from: &SiteName,
-        send: &OpenSend,
-        to: &SiteName,
-        open: &OpenFound,
-    ) -> Result<Self, Error> {
-        let there = |path: RelPath| Place { storage: open.to.storage.clone(), path };
+    pub fn of_transfer(submission: &Submission) -> Result<Self, Error> {
+        let Submission { from, send, to, copy, .. } = submission;
         let permit = |site: &SiteName, place, rights| Permit { site: site.clone(), place, rights };
-        let mut permits = vec![permit(to, open.to.clone(), Rights::NONE)];
+        let mut permits = vec![permit(to, copy.to.clone(), Rights::NONE)];
         permits.extend(send.sources.iter().map(|source| permit(from, source.from.clone(), READ)));
-        for (_, choice) in &open.choices {
+        let names = send.targets();
+        for (_, resolved) in copy.outcomes()? {
             // A storage's root exists and is never created.
-            if choice.make && !open.to.path.is_root() {
-                permits.push(permit(to, open.to.clone(), WRITE));
+            if resolved.make && !copy.to.path.is_root() {
+                permits.push(permit(to, copy.to.clone(), WRITE));
             }
-            if choice.targets.is_empty() {
-                permits.push(permit(to, there(choice.base.clone()), WRITE));
-            }
-            for target in &choice.targets {
-                permits.push(permit(to, there(choice.base.join(target)?), WRITE));
-            }
+            let places = copy.places(resolved.layout, &names)?;
+            permits.extend(places.into_iter().map(|place| permit(to, place, WRITE)));
         }
         Scope::new(send.transfer, permits)
     }
@@ -370,7 +364,10 @@ impl fmt::Display for Scope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::message::{Choice, Class, Existing, Found, ReceiveOptions, Source};
+    use crate::mover::layout::CopyForm;
+    use crate::wire::copy::OpenCopy;
+    use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
+    use crate::wire::queue::Terms;
     use proptest::prelude::*;
 
     fn site(name: &str) -> SiteName {
@@ -482,44 +479,40 @@ mod tests {
         assert_eq!(scope.writable_in(&site("kek"), &place("/raw/d"), WRITE), [RelPath::parse(b"x").unwrap()]);
     }
 
-    fn asked(to: &str, choices: Vec<(Found, bool, &str, &[&str])>) -> String {
-        let rel = |text: &str| RelPath::parse(text.as_bytes()).unwrap();
-        let options = ReceiveOptions::plain(Existing::Replace);
-        let choice = |(found, make, base, targets): (Found, bool, &str, &[&str])| {
-            let targets = targets.iter().map(|text| rel(text)).collect();
-            (found, Choice { base: rel(base), make, options: options.clone(), targets })
+    fn asked(to: &str, names: &[&str], directory: bool) -> String {
+        let source = |name: &&str| Source {
+            from: place(&format!("/raw/{name}")),
+            to: RelPath::parse(name.as_bytes()).unwrap(),
+            alone: false,
         };
-        let sources =
-            ["/raw/a", "/raw/b"].map(|text| Source { from: place(text), to: RelPath::root(), alone: false });
-        let send = OpenSend { recursive: true, ..OpenSend::plain([5; 16], sources.into()) };
-        let open = OpenFound {
+        let send = OpenSend::plain([5; 16], names.iter().map(source).collect());
+        let copy = OpenCopy {
             transfer: [5; 16],
             job: 0,
             to: place(to),
+            form: CopyForm { directory, contents: false, resumed: false },
+            beside: Vec::new(),
+            options: ReceiveOptions::plain(Existing::Replace),
             class: Class::Normal,
-            choices: choices.into_iter().map(choice).collect(),
             max_streams: 1,
             rules: Vec::new(),
         };
-        let scope = Scope::of_transfer(&site("kek"), &send, &site("titech"), &open).unwrap();
+        let (from, to, terms) = (site("kek"), site("titech"), Terms::default());
+        let scope = Scope::of_transfer(&Submission { from, send, to, copy, terms }).unwrap();
         assert_eq!(scope.transfer(), Some(&[5; 16]));
         let there = scope.permits().iter().filter(|permit| permit.site == site("titech"));
-        assert!(scope.permits().iter().filter(|permit| permit.rights == READ).count() == 2);
+        assert_eq!(scope.permits().iter().filter(|permit| permit.rights == READ).count(), names.len());
         there.map(Permit::to_string).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
     fn a_transfer_writes_only_the_destinations_of_its_sources() {
-        let two: &[&str] = &["a", "b"];
-        let into_root = asked("/data", Found::ALL.map(|found| (found, true, "", two)).into());
+        let into_root = asked("/data", &["a", "b"], true);
         assert_eq!(into_root, "look at titech:/data, write titech:/data/a, write titech:/data/b");
-        let into_dir = asked("/data/in", vec![(Found::Dir, false, "in", two)]);
-        assert_eq!(into_dir, "look at titech:/data/in, write titech:/data/in/a, write titech:/data/in/b");
-        let made = asked("/data/in", vec![(Found::Dir, false, "in", two), (Found::Nothing, true, "in", two)]);
-        assert_eq!(made, "write titech:/data/in");
-        let becomes: &[&str] = &["in"];
-        assert_eq!(asked("/data/in", vec![(Found::Nothing, false, "", becomes)]), "write titech:/data/in");
-        assert_eq!(asked("/data/in", vec![(Found::Dir, false, "in", &[])]), "write titech:/data/in");
+        // The destination may have to be made, or be made of the source.
+        for (names, directory) in [(&["a", "b"][..], true), (&["a"], false)] {
+            assert_eq!(asked("/data/in", names, directory), "write titech:/data/in");
+        }
     }
 
     fn permits() -> impl Strategy<Value = Vec<Permit>> {

@@ -109,6 +109,11 @@ impl CopyLayout {
         }
     }
 
+    /// The kind of destination that this is the layout for.
+    pub fn found(self) -> Found {
+        if self == CopyLayout::Into { Found::Dir } else { Found::Nothing }
+    }
+
     /// Whether entries that the source lacks may be removed: not those beside a copy that does not go into its
     /// destination.
     pub fn removes(self) -> bool {

@@ -3,7 +3,8 @@
 //! The asker describes the copy once ([`OpenCopy`]); the destination looks at what is there, refuses or answers with a
 //! [`CopyLayout`], creates a missing directory, and opens the transfer or grants it to the site that sends.
 
-use super::message::{Class, OpenReceive};
+use crate::wire::types::Class;
+use crate::wire::message::OpenReceive;
 use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
@@ -80,6 +81,35 @@ impl OpenCopy {
             refuse_overlap(sources, &self.base(resolved.layout), self.options.delete)?;
         }
         Ok(resolved)
+    }
+
+    /// The layouts that it may have, each for its kind of destination; kinds that are refused have none.
+    ///
+    /// # Errors
+    /// The error of the kind that is refused for the plainest reason, if all are.
+    pub fn outcomes(&self) -> Result<Vec<(Found, ResolvedLayout)>, Error> {
+        let all = Found::ALL.map(|found| self.resolve(found).map(|resolved| (found, resolved)));
+        let errors = || all.iter().filter_map(|outcome| outcome.as_ref().err());
+        match errors().find(|error| error.code == Code::SameFile).or(errors().next()) {
+            Some(plainest) if errors().count() == all.len() => Err(plainest.clone()),
+            _ => Ok(all.into_iter().flatten().collect()),
+        }
+    }
+
+    /// The places that the sources take in a layout; `names` are those in a destination directory.
+    ///
+    /// # Errors
+    /// `UsageInvalid` for several sources that would become one destination, `BadPath`.
+    pub fn places(&self, layout: CopyLayout, names: &[RelPath]) -> Result<Vec<Place>, Error> {
+        let base = self.base(layout);
+        let place = |target| Ok(Place { path: base.path.join(&target)?, ..base.clone() });
+        layout.targets(names, self.to.path.name())?.into_iter().map(place).collect()
+    }
+
+    /// The same for a further attempt, if the first one had this layout: what became of the source is its own.
+    pub fn again(&self, first: Option<CopyLayout>) -> Self {
+        let resumed = self.form.resumed || first == Some(CopyLayout::As);
+        OpenCopy { form: CopyForm { resumed, ..self.form }, ..self.clone() }
     }
 
     /// The transfer that a layout opens.

@@ -7,8 +7,11 @@ use super::file::{Changed, OpenFiles};
 use super::queue::{Listed, Queued, Story, Submission};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
 use super::unfinished::{AboutUnfinished, UnfinishedReply};
+use super::violation;
 use super::volume::{AboutVolume, VolumeReply};
 use crate::batch::batch;
+use crate::wire::wire3::OpenFound;
+use crate::wire::wire3::SubmissionFound;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::ids::EntryId;
@@ -245,8 +248,8 @@ pub enum Request {
         /// The user's request.
         open: OpenFound,
     },
-    /// Queue these transfers; idempotent for each of them.
-    Submit(#[serde(deserialize_with = "batch")] Vec<Submission>),
+    /// Of wire 3, replaced by `SubmitCopies`.
+    Submit(#[serde(deserialize_with = "batch")] Vec<SubmissionFound>),
     /// A page of the asker's queued transfers.
     Transfers(Listed),
     /// The details of one of them, by a prefix of its id.
@@ -361,6 +364,8 @@ pub enum Request {
         /// The algorithm.
         algorithm: Algorithm,
     },
+    /// Since wire 4: queue these transfers; idempotent for each of them. Answer: `Submitted`.
+    SubmitCopies(#[serde(deserialize_with = "batch")] Vec<Submission>),
 }
 
 impl Request {
@@ -375,12 +380,10 @@ impl Request {
             }
             Self::OpenReceive(open) | Self::Grant { open, .. } => &open.to,
             Self::OpenFiles(open) => &open.place,
-            Self::OpenFound(open) | Self::ForUser { open, .. } => &open.to,
             Self::OpenCopy { copy, .. } => &copy.to,
-            Self::OpenSend(send)
-            | Self::Push { send, .. }
-            | Self::PushFound { send, .. }
-            | Self::PushCopy { send, .. } => return send.storages(),
+            Self::OpenSend(send) | Self::Push { send, .. } | Self::PushCopy { send, .. } => {
+                return send.storages();
+            }
             Self::Unfinished(about) => return about.storage.as_deref().into_iter().collect(),
             _ => return Vec::new(),
         };
@@ -411,60 +414,6 @@ pub struct OpenReceive {
     /// Rules of drop folders (`site/rule`) through which the files came, oldest first; empty for all other transfers.
     #[serde(deserialize_with = "batch")]
     pub rules: Vec<String>,
-}
-
-/// The transfer to open for one kind of destination.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
-    /// The path in the destination's storage that the transfer's root becomes.
-    pub base: RelPath,
-    /// Create the destination first, as a directory.
-    pub make: bool,
-    /// Options of the receiver.
-    pub options: ReceiveOptions,
-    /// Target names of the sources below the base, in their order, for a PoP that sends; else empty.
-    pub targets: Vec<RelPath>,
-}
-
-/// Opens a transfer to a destination whose kind is looked up first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenFound {
-    /// Identity for logs.
-    pub transfer: TransferId,
-    /// Key of the job, as in [`OpenReceive`].
-    pub job: u64,
-    /// The destination.
-    pub to: Place,
-    /// As in [`OpenReceive`].
-    pub class: Class,
-    /// The transfers to open, by kind; a kind that is absent opens nothing.
-    #[serde(deserialize_with = "batch")]
-    pub choices: Vec<(Found, Choice)>,
-    /// Maximum number of streams the asker wants.
-    pub max_streams: u16,
-    /// As in [`OpenReceive`].
-    #[serde(deserialize_with = "batch")]
-    pub rules: Vec<String>,
-}
-
-impl OpenFound {
-    /// The choice for a kind of destination.
-    pub fn choice(&self, found: Found) -> Option<&Choice> {
-        self.choices.iter().find(|(what, _)| *what == found).map(|(_, choice)| choice)
-    }
-
-    /// The transfer that a choice opens.
-    pub fn receive(&self, choice: &Choice) -> OpenReceive {
-        OpenReceive {
-            transfer: self.transfer,
-            job: self.job,
-            to: Place { storage: self.to.storage.clone(), path: choice.base.clone() },
-            options: choice.options.clone(),
-            class: self.class,
-            max_streams: self.max_streams,
-            rules: self.rules.clone(),
-        }
-    }
 }
 
 /// Opens a transfer in which the PoP sends.
@@ -541,6 +490,23 @@ impl OpenSend {
         }
     }
 
+    /// The target of each source.
+    pub fn targets(&self) -> Vec<RelPath> {
+        self.sources.iter().map(|source| source.to.clone()).collect()
+    }
+
+    /// The same with these targets.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` for another number of them than of sources.
+    pub fn with_targets(mut self, targets: Vec<RelPath>) -> Result<Self, Error> {
+        if targets.len() != self.sources.len() {
+            return Err(violation("sources", "another number of names than of sources"));
+        }
+        self.sources.iter_mut().zip(targets).for_each(|(source, target)| source.to = target);
+        Ok(self)
+    }
+
     /// The storages of the sources, each once.
     pub fn storages(&self) -> Vec<&str> {
         let mut storages: Vec<&str> = Vec::new();
@@ -600,7 +566,7 @@ pub enum Reply {
     Card(String),
     /// To `OpenFound` and `ForUser`: the kind of the destination; `Opened` follows if a choice was given for it.
     Found(Found),
-    /// To `Submit`, in its order: whether each is queued, or the error.
+    /// To `Submit` and `SubmitCopies`, in their order: whether each is queued, or the error.
     Submitted(#[serde(deserialize_with = "batch")] Vec<Result<(), Error>>),
     /// To `Transfers`: newest first; fewer than a full page if there are no more.
     Transfers(#[serde(deserialize_with = "batch")] Vec<Queued>),

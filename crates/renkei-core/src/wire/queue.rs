@@ -1,9 +1,11 @@
 //! Messages about queued transfers.
 
 use super::buffer::Buffered;
-use super::message::{OpenFound, OpenSend};
-use super::types::Class;
+use crate::wire::wire3::OpenFound;
+use crate::wire::message::OpenSend;
+use crate::wire::types::Class;
 use crate::batch::batch;
+use crate::wire::copy::OpenCopy;
 use crate::error::Error;
 use crate::ids::TransferId;
 use crate::mover::summary::{EntryFailure, Progress, Summary};
@@ -23,12 +25,12 @@ pub const MAX_ORIGIN_BYTES: usize = 400;
 pub struct Submission {
     /// The site that sends.
     pub from: SiteName,
-    /// The sources; the id is the transfer's.
+    /// The sources; the id is the transfer's, and each target is its name in a destination directory.
     pub send: OpenSend,
     /// The site that receives.
     pub to: SiteName,
-    /// The transfer it opens, by the kind of the destination.
-    pub open: OpenFound,
+    /// The copy that site opens.
+    pub copy: OpenCopy,
     /// The conditions of its run.
     pub terms: Terms,
 }

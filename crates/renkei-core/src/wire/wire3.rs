@@ -1,15 +1,67 @@
-//! Copies towards a peer of wire 3: the requests of wire 4 as it knows them.
+//! Copies as wire 3 knows them: requests of wire 4 for older peers, and requests of older peers.
 //!
 //! A PoP of wire 3 does not resolve layouts. It is sent the transfer for each kind that the destination may have
-//! ([`OpenFound`]) and answers with the kind that it found. Everything here goes with wire 3, one release after wire 4;
-//! only [`OpenCopy::open_found`] stays for as long as queued transfers are stored in that form.
+//! ([`OpenFound`]) and answers with the kind that it found. Everything here goes with wire 3, one release after wire 4,
+//! but what reads [`SubmissionFound`]: queued transfers were stored in that form.
 
 use super::copy::{CopySender, OpenCopy};
-use super::message::{Choice, OpenFound, Reply, Request};
+use super::message::{Class, Control, Found, OpenSend, ReceiveOptions, Reply, Request, Source};
+use super::queue::{Submission, Terms};
+use super::types::{TransferId, batch};
 use super::{WireVersion, violation};
 use crate::error::{Code, Error};
-use crate::mover::layout::{CopyLayout, Found};
-use crate::path::RelPath;
+use crate::mover::layout::{CopyForm, CopyLayout, ResolvedLayout};
+use crate::path::{Place, RelPath, SiteName};
+use serde::{Deserialize, Serialize};
+
+/// The transfer to open for one kind of destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The path in the destination's storage that the transfer's root becomes.
+    pub base: RelPath,
+    /// Create the destination first, as a directory.
+    pub make: bool,
+    /// Options of the receiver.
+    pub options: ReceiveOptions,
+    /// Target names of the sources below the base, in their order, for a PoP that sends; else empty.
+    pub targets: Vec<RelPath>,
+}
+
+/// Opens a transfer to a destination whose kind is looked up first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFound {
+    /// Identity for logs.
+    pub transfer: TransferId,
+    /// Key of the job, as in [`super::message::OpenReceive`].
+    pub job: u64,
+    /// The destination.
+    pub to: Place,
+    /// As in [`super::message::OpenReceive`].
+    pub class: Class,
+    /// The transfers to open, by kind; a kind that is absent opens nothing.
+    #[serde(deserialize_with = "batch")]
+    pub choices: Vec<(Found, Choice)>,
+    /// Maximum number of streams the asker wants.
+    pub max_streams: u16,
+    /// As in [`super::message::OpenReceive`].
+    #[serde(deserialize_with = "batch")]
+    pub rules: Vec<String>,
+}
+
+/// A transfer to be queued, as [`Submission`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmissionFound {
+    /// The site that sends.
+    pub from: SiteName,
+    /// The sources; their target names are in `open`.
+    pub send: OpenSend,
+    /// The site that receives.
+    pub to: SiteName,
+    /// The transfer it opens, by the kind of the destination.
+    pub open: OpenFound,
+    /// The conditions of its run.
+    pub terms: Terms,
+}
 
 /// The report of a destination, before it opens a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +101,10 @@ impl Request {
     /// The oldest version of the wire that has this request.
     pub fn since(&self) -> WireVersion {
         match self {
-            Request::OpenCopy { .. } | Request::PushCopy { .. } | Request::KnownChecksum { .. } => {
-                WireVersion::V4
-            }
+            Request::OpenCopy { .. }
+            | Request::PushCopy { .. }
+            | Request::KnownChecksum { .. }
+            | Request::SubmitCopies(_) => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -72,14 +125,56 @@ impl Request {
                 Ok(Request::ForUser { chain, open: copy.open_found(None)? })
             }
             Request::PushCopy { send, to, copy } => {
-                let names: Vec<RelPath> = send.sources.iter().map(|source| source.to.clone()).collect();
-                Ok(Request::PushFound { send, to, open: copy.open_found(Some(&names))? })
+                let open = copy.open_found(Some(&send.targets()))?;
+                Ok(Request::PushFound { send, to, open })
+            }
+            Request::SubmitCopies(all) => {
+                let older = all.into_iter().map(SubmissionFound::of);
+                older.collect::<Result<_, _>>().map(Request::Submit)
             }
             Request::KnownChecksum { .. } => {
                 Err(lacks("it tells no remembered checksums, which need wire 4"))
             }
             _ => Err(lacks("it takes several requests of wire 3")),
         }
+    }
+
+    /// The request in its newest form.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` if its choices are those of no copy.
+    pub fn lifted(self) -> Result<Request, Error> {
+        Ok(match self {
+            Request::OpenFound(open) => {
+                Request::OpenCopy { copy: open.lifted(&[])?.0, by: CopySender::Asker }
+            }
+            Request::ForUser { chain, open } => {
+                Request::OpenCopy { copy: open.lifted(&[])?.0, by: CopySender::PopFor(chain) }
+            }
+            Request::PushFound { send, to, open } => {
+                let (copy, names) = open.lifted(&send.sources)?;
+                Request::PushCopy { send: send.with_targets(names)?, to, copy }
+            }
+            Request::Submit(all) => {
+                let newer = all.into_iter().map(SubmissionFound::lifted);
+                Request::SubmitCopies(newer.collect::<Result<_, _>>()?)
+            }
+            newest => newest,
+        })
+    }
+}
+
+impl Reply {
+    /// What becomes of the sources, in the form of a version.
+    pub fn layout(layout: CopyLayout, version: WireVersion) -> Self {
+        if version < WireVersion::V4 { Reply::Found(layout.found()) } else { Reply::Layout(layout) }
+    }
+}
+
+impl Control {
+    /// As [`Reply::layout`], of a PoP that moves for a client.
+    pub fn layout(layout: CopyLayout, version: WireVersion) -> Self {
+        if version < WireVersion::V4 { Control::Found(layout.found()) } else { Control::Layout(layout) }
     }
 }
 
@@ -93,45 +188,109 @@ impl OpenCopy {
     /// the sources in a destination directory, each has their target names, for a PoP that sends.
     ///
     /// # Errors
-    /// The error of the kind that is refused for the plainest reason, if all are.
+    /// Those of [`OpenCopy::outcomes`].
     pub fn open_found(&self, names: Option<&[RelPath]>) -> Result<OpenFound, Error> {
-        let choices = Found::ALL.map(|found| self.choice(found, names).map(|choice| (found, choice)));
-        if choices.iter().all(Result::is_err) {
-            let errors = || choices.iter().filter_map(|choice| choice.as_ref().err());
-            let plainest = errors().find(|error| error.code == Code::SameFile).or(errors().next());
-            return Err(plainest.cloned().unwrap_or_else(|| violation("copy", "no kind of destination")));
-        }
+        let choice = |(found, resolved): (Found, ResolvedLayout)| {
+            let targets = names.map(|names| resolved.layout.targets(names, self.to.path.name()));
+            let choice = Choice {
+                base: resolved.layout.base(&self.to.path),
+                make: resolved.make,
+                options: self.options(resolved.layout),
+                targets: targets.transpose()?.unwrap_or_default(),
+            };
+            Ok((found, choice))
+        };
         Ok(OpenFound {
             transfer: self.transfer,
             job: self.job,
             to: self.to.clone(),
             class: self.class,
-            choices: choices.into_iter().filter_map(Result::ok).collect(),
+            choices: self.outcomes()?.into_iter().map(choice).collect::<Result<_, Error>>()?,
             max_streams: self.max_streams,
             rules: self.rules.clone(),
         })
     }
+}
 
-    fn choice(&self, found: Found, names: Option<&[RelPath]>) -> Result<Choice, Error> {
-        let resolved = self.resolve(found)?;
-        let targets = names.map(|names| resolved.layout.targets(names, self.to.path.name()));
-        Ok(Choice {
-            base: resolved.layout.base(&self.to.path),
-            make: resolved.make,
-            options: self.options(resolved.layout),
-            targets: targets.transpose()?.unwrap_or_default(),
+impl OpenFound {
+    /// The copy that has these choices, and the names of its sources in a destination directory.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` if no copy has them.
+    fn lifted(&self, sources: &[Source]) -> Result<(OpenCopy, Vec<RelPath>), Error> {
+        let names = self.names(sources)?;
+        let named = self.choices.iter().any(|(_, choice)| !choice.targets.is_empty());
+        // Of the forms that have all of the choices, the one with the fewest others.
+        let others = |form| {
+            let copy = self.copy(form)?;
+            let open = copy.open_found(named.then_some(&*names)).ok()?;
+            let has_all = self.choices.iter().all(|choice| open.choices.contains(choice));
+            has_all.then_some((open.choices.len(), copy))
+        };
+        let forms = (0..8_u8).map(|bits| CopyForm {
+            contents: bits & 1 > 0,
+            directory: bits & 2 > 0,
+            resumed: bits & 4 > 0,
+        });
+        let (_, copy) = forms
+            .filter_map(others)
+            .min_by_key(|(count, _)| *count)
+            .ok_or_else(|| violation("copy", "its choices are those of no copy"))?;
+        Ok((copy, names))
+    }
+
+    /// The names of the sources in a destination directory: those of the choice that goes into it, else their own.
+    fn names(&self, sources: &[Source]) -> Result<Vec<RelPath>, Error> {
+        let mut into = self.choices.iter().filter(|(_, choice)| choice.base == self.to.path);
+        match into.next() {
+            Some((_, choice)) => Ok(choice.targets.clone()),
+            None => {
+                let own = |source: &Source| RelPath::parse(source.from.path.name().unwrap_or_default());
+                sources.iter().map(own).collect()
+            }
+        }
+    }
+
+    fn copy(&self, form: CopyForm) -> Option<OpenCopy> {
+        let (_, first) = self.choices.first()?;
+        let delete = self.choices.iter().any(|(_, choice)| choice.options.delete);
+        Some(OpenCopy {
+            transfer: self.transfer,
+            job: self.job,
+            to: self.to.clone(),
+            form,
+            beside: Vec::new(),
+            options: ReceiveOptions { delete, ..first.options.clone() },
+            class: self.class,
+            max_streams: self.max_streams,
+            rules: self.rules.clone(),
         })
+    }
+}
+
+impl SubmissionFound {
+    fn of(newer: Submission) -> Result<Self, Error> {
+        let open = newer.copy.open_found(Some(&newer.send.targets()))?;
+        let Submission { from, send, to, terms, .. } = newer;
+        Ok(SubmissionFound { from, send, to, open, terms })
+    }
+
+    /// The same as it is submitted today.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` if its choices are those of no copy.
+    pub fn lifted(self) -> Result<Submission, Error> {
+        let (copy, names) = self.open.lifted(&self.send.sources)?;
+        let SubmissionFound { from, send, to, terms, .. } = self;
+        Ok(Submission { from, send: send.with_targets(names)?, to, copy, terms })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mover::layout::CopyForm;
-    use crate::path::Place;
     use crate::wire::copy::MAX_SOURCES;
-    use crate::wire::message::Algorithm;
-    use crate::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source};
+    use crate::wire::message::{Algorithm, Existing};
 
     fn place(text: &str) -> Place {
         Place::parse(text.as_bytes()).unwrap().unwrap()
@@ -196,10 +355,73 @@ mod tests {
         let send = OpenSend::plain([7; 16], vec![source]);
         let push = Request::PushCopy { send: send.clone(), to: to.clone(), copy: copy(true) };
         assert_eq!(push.clone().for_version(WireVersion::V4), Ok(push.clone()));
-        assert_eq!(older(push), Ok(Request::PushFound { send, to, open: open(Some(&[rel("run7")])) }));
+        let older_push = Request::PushFound { send, to, open: open(Some(&[rel("run7")])) };
+        assert_eq!(older(push.clone()), Ok(older_push.clone()));
+        assert_eq!(older_push.lifted(), Ok(push));
         assert_eq!(older(Request::Whoami), Ok(Request::Whoami));
         let known = Request::KnownChecksum { place: place("/data/a"), algorithm: Algorithm::Md5 };
         assert_eq!(known.clone().for_version(WireVersion::V4), Ok(known.clone()));
         assert_eq!(older(known).unwrap_err().code, Code::VersionMismatch);
+    }
+
+    fn submission(from: &str, to: &str, form: CopyForm, dry_run: bool) -> Submission {
+        let site = |name| SiteName::parse(name).unwrap();
+        let source = Source { from: place(from), to: rel("run7"), alone: false };
+        let options = ReceiveOptions { dry_run, ..copy(true).options };
+        let copy = OpenCopy { to: place(to), form, options, ..copy(true) };
+        let send = OpenSend::plain([7; 16], vec![source]);
+        Submission { from: site("kek"), send, to: site("titech"), copy, terms: Terms::default() }
+    }
+
+    #[test]
+    fn what_an_older_program_asks_is_the_copy_it_means() {
+        for bits in 0..16_u8 {
+            let form = CopyForm { directory: bits & 1 > 0, contents: bits & 2 > 0, resumed: bits & 4 > 0 };
+            for to in ["/data/in/new", "/data"] {
+                let newer = submission("/raw/run7", to, form, bits & 8 > 0);
+                let older = SubmissionFound::of(newer.clone()).unwrap();
+                let lifted = older.clone().lifted().unwrap();
+                assert_eq!(SubmissionFound::of(lifted.clone()), Ok(older), "{form:?}");
+                if !form.resumed && !(form.directory && form.contents) && to != "/data" {
+                    assert_eq!(lifted, newer);
+                }
+                let open = newer.copy.open_found(None).unwrap();
+                let lifted = Request::OpenFound(open.clone()).lifted().unwrap();
+                assert_eq!(lifted.for_version(WireVersion::V3), Ok(Request::OpenFound(open)), "{form:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn kinds_that_an_older_program_refused_change_no_name() {
+        let form = CopyForm { directory: false, contents: false, resumed: false };
+        let mut older = SubmissionFound::of(submission("/data/x/run7", "/data/x", form, false)).unwrap();
+        older.open.choices.retain(|(found, _)| *found != Found::Dir);
+        assert_eq!(older.lifted().unwrap().send.targets(), [rel("run7")]);
+    }
+
+    #[test]
+    fn choices_of_no_copy_are_refused() {
+        let refused = |choices| {
+            let open = OpenFound { choices, ..copy(true).open_found(None).unwrap() };
+            assert_eq!(Request::OpenFound(open).lifted().unwrap_err().code, Code::ProtocolViolation);
+        };
+        refused(Vec::new());
+        refused(vec![(Found::Nothing, choice("elsewhere", false, false, "new"))]);
+        refused(vec![(Found::Nothing, choice("in", false, false, "other"))]);
+        refused(vec![(Found::Other, choice("in/new", false, true, "run7"))]);
+    }
+
+    #[test]
+    fn an_older_program_is_told_a_kind_with_the_same_layout() {
+        let told =
+            |layout| match (Reply::layout(layout, WireVersion::V3), Control::layout(layout, WireVersion::V3))
+            {
+                (Reply::Found(found), Control::Found(same)) if found == same => found,
+                other => panic!("{other:?}"),
+            };
+        let layouts = [CopyLayout::Into, CopyLayout::As, CopyLayout::WouldGoInto];
+        assert_eq!(layouts.map(told), [Found::Dir, Found::Nothing, Found::Nothing]);
+        assert_eq!(Reply::layout(CopyLayout::As, WireVersion::V4), Reply::Layout(CopyLayout::As));
     }
 }

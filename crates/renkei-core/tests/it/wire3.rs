@@ -15,9 +15,10 @@ use renkei_core::wire::buffer::{BufferStatus, Room, Standing};
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, Join};
 use renkei_core::wire::file::{Alteration, Answer, Changed, Consistency, Item, Op, OpenFiles, Start};
 use renkei_core::wire::message::*;
-use renkei_core::wire::queue::{Listed, Queued, Story, Submission, Terms as Conditions, Verify};
+use renkei_core::wire::queue::{Listed, Queued, Story, Terms as Conditions, Verify};
 use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedReply, Wish};
 use renkei_core::wire::volume::{AboutVolume, VolumeReply};
+use renkei_core::wire::wire3::{Choice, OpenFound, SubmissionFound};
 use renkei_core::wire::{decode, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -110,8 +111,13 @@ fn open_found() -> OpenFound {
     }
 }
 
-fn submission() -> Submission {
-    let terms = Conditions {
+fn submission() -> SubmissionFound {
+    let (from, to) = (site("kek"), site("titech"));
+    SubmissionFound { from, send: open_send(), to, open: open_found(), terms: terms_of_queued() }
+}
+
+pub(crate) fn terms_of_queued() -> Conditions {
+    Conditions {
         deadline_ms: Some(1),
         priority: -3,
         after: vec![[1; 16]],
@@ -119,8 +125,7 @@ fn submission() -> Submission {
         verify: Verify::Both,
         notify: "https://example.org/".into(),
         origin: "[pc] run7".into(),
-    };
-    Submission { from: site("kek"), send: open_send(), to: site("titech"), open: open_found(), terms }
+    }
 }
 
 fn queued() -> Queued {

@@ -4,7 +4,7 @@
 //! then on a line is never changed.
 
 use crate::fixture::path;
-use crate::wire3::{check_recorded, hex, open_send, options, place, site};
+use crate::wire3::{check_recorded, hex, open_send, options, place, site, terms_of_queued};
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
@@ -12,6 +12,7 @@ use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::encode;
 use renkei_core::wire::file::{Answer, Freshness, Op, Precondition};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
+use renkei_core::wire::queue::Submission;
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
 
@@ -81,6 +82,9 @@ fn messages() -> Vec<(String, Message)> {
     requests.push(("request-43".into(), push));
     let known = Request::KnownChecksum { place: place("/data/run7"), algorithm: Algorithm::Crc32c };
     requests.push(("request-44".into(), known));
+    let (from, to) = (site("kek"), site("titech"));
+    let submission = Submission { from, send: open_send(), to, copy: copy(), terms: terms_of_queued() };
+    requests.push(("request-45".into(), Request::SubmitCopies(vec![submission])));
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
     let reply = reply.into_iter().map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
@@ -134,10 +138,10 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 
 #[test]
 fn every_message_is_recorded() {
-    assert!(has_variant::<Control>(31) && has_variant::<Request>(44) && has_variant::<Reply>(26));
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(45) && has_variant::<Reply>(26));
     assert!(has_variant::<Op>(26) && has_variant::<Answer>(10));
     assert!(!has_variant::<Control>(32), "record the new message here");
-    assert!(!has_variant::<Request>(45), "record the new request here");
+    assert!(!has_variant::<Request>(46), "record the new request here");
     assert!(!has_variant::<Reply>(27), "record the new reply here");
     assert!(!has_variant::<Op>(27) && !has_variant::<Answer>(11), "record the new operation here");
 }

@@ -6,7 +6,6 @@
 
 mod request;
 mod session;
-mod wire3;
 
 use crate::strangers::Seat;
 use renkei_core::error::{Code, Error};

@@ -1,6 +1,5 @@
 //! Dispatches requests to calls of the site, and their outcomes to replies.
 
-use super::wire3;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::Place;
@@ -51,10 +50,6 @@ pub(super) fn handle(
             let access = access_for(peer, chain, &asked, site);
             access.and_then(|access| open_copy(id, &copy, by, &access, control, site))
         }
-        Request::ForUser { chain, open } => {
-            let access = access_for(peer, chain, &Request::OpenFound(open.clone()), site);
-            access.and_then(|access| wire3::open_found(id, &open, &access, control, site))
-        }
         // These need no account here.
         Request::Line => return keep_line(id, peer, control, site),
         Request::Through { site: to, seed, count, further } => {
@@ -97,7 +92,6 @@ pub(super) fn handle(
     let reply = match outcome {
         Ok(Outcome::Transferred(ended)) => return ended.map(drop),
         Ok(Outcome::Attended(ended)) => return ended,
-        Ok(Outcome::Answered) => return Ok(()),
         Ok(Outcome::Reply(reply)) => Ok(reply),
         Err(error) => Err(error.at(site.name().as_str())),
     };
@@ -164,11 +158,9 @@ fn nothing_more(control: &mut ControlReceiver) -> Error {
     }
 }
 
-pub(super) enum Outcome {
+enum Outcome {
     /// A reply to be sent.
     Reply(Reply),
-    /// The reply was sent already.
-    Answered,
     /// A transfer was opened and has ended.
     Transferred(Result<Summary, Error>),
     /// A file session was opened and has ended.
@@ -188,7 +180,6 @@ fn dispatch(
         }
         Request::OpenSend(open) => site.transfers().send(access, open, id, control).map(Outcome::Transferred),
         Request::OpenCopy { copy, by } => open_copy(id, &copy, by, access, control, site),
-        Request::OpenFound(open) => wire3::open_found(id, &open, access, control, site),
         Request::OpenFiles(open) => {
             site.file_service().attend(access, &open, id, control).map(Outcome::Attended)
         }
@@ -201,17 +192,8 @@ fn dispatch(
         }
         Request::PushCopy { send, to, copy } => {
             let link = control.sender();
-            let on_layout = |layout| drop(link.send(&Control::Layout(layout)));
+            let on_layout = |layout| drop(link.send(&Control::layout(layout, link.version())));
             let leave = Leave::OwnUser { copy, on_layout: &on_layout };
-            let watch = Watch::with_failures().with_names(send.tell_names);
-            push(id, control, watch, |watch, stop| {
-                site.transfers().push(access, send, &to, leave, watch, stop)
-            })
-        }
-        Request::PushFound { send, to, open } => {
-            let link = control.sender();
-            let on_found = |found| drop(link.send(&Control::Found(found)));
-            let leave = Leave::OwnUserOfWire3 { open, on_found: &on_found };
             let watch = Watch::with_failures().with_names(send.tell_names);
             push(id, control, watch, |watch, stop| {
                 site.transfers().push(access, send, &to, leave, watch, stop)
@@ -253,7 +235,7 @@ fn operate(
             Reply::Checksum(site.volumes().known_checksum(access, &place, algorithm)?)
         }
         Request::Grant { open, peer } => Reply::Granted(site.transfers().grant(access, open, peer)?),
-        Request::Submit(all) => Reply::Submitted(site.queue().submit(access, all)?),
+        Request::SubmitCopies(all) => Reply::Submitted(site.queue().submit(access, all)?),
         Request::Ways(to) => Reply::Ways(site.partners().try_ways(&to)?),
         Request::Transfers(listed) => Reply::Transfers(site.queue().list(Caller::User(access), &listed)?),
         Request::Transfer(id) => Reply::Transfer(Box::new(site.queue().transfer(Caller::User(access), &id)?)),
@@ -281,7 +263,7 @@ fn done((): ()) -> Reply {
 
 /// Does the work of one reply. The peer's pings wait meanwhile, so it is sent keep-alives; when it has disconnected,
 /// the work is stopped.
-pub(super) fn alive<T: Send>(
+fn alive<T: Send>(
     link: &ControlSender,
     work: impl FnOnce(&Stop) -> Result<T, Error> + Send,
 ) -> Result<T, Error> {
@@ -338,7 +320,7 @@ fn open_copy(
 ) -> Result<Outcome, Error> {
     let link = control.sender();
     let (layout, open) = alive(&link, |_| site.file_service().resolve_copy(access, copy))?;
-    link.send(&Control::Reply { id, reply: Ok(Reply::Layout(layout)) })?;
+    link.send(&Control::Reply { id, reply: Ok(Reply::layout(layout, link.version())) })?;
     match by {
         CopySender::Asker | CopySender::PopFor(_) => {
             site.transfers().receive(access, open, id, control).map(Outcome::Transferred)

@@ -6,7 +6,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::filter::Filter;
 use renkei_core::wire::WireVersion;
-use renkei_core::wire::message::{Control, Hello, Welcome};
+use renkei_core::wire::message::{Control, Hello, Request, Welcome};
 use renkei_net::control::{ControlReceiver, split};
 use renkei_net::tls::TlsStream;
 use renkei_net::{SOFTWARE, unix_ms};
@@ -145,18 +145,31 @@ fn serve(
                 filter = next;
             }
             Control::TellNames => tell_names = true,
-            Control::Request { id, mut request } => {
-                request.set_filter(&std::mem::take(&mut filter));
-                request.set_tell_names(std::mem::take(&mut tell_names));
+            Control::Request { id, request } => {
+                let request = whole(request, &std::mem::take(&mut filter), std::mem::take(&mut tell_names));
                 if judged.elapsed() >= JUDGE_EVERY {
                     site.authenticate(Evidence::Chain(chain.into()))?;
                     judged = Instant::now();
                 }
-                request::handle(id, request, asker, control, site)?;
+                match request {
+                    Ok(request) => request::handle(id, request, asker, control, site)?,
+                    Err(error) => {
+                        let reply = Err(error.at(site.name().as_str()));
+                        control.sender().send(&Control::Reply { id, reply })?;
+                    }
+                }
             }
             // Late messages of a transfer that ended at both ends.
             Control::Progress(_) | Control::Removed(_) => {}
             other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),
         }
     }
+}
+
+/// A request in its newest form, with what travelled before it.
+fn whole(request: Request, filter: &Filter, tell_names: bool) -> Result<Request, Error> {
+    let mut request = request.lifted()?;
+    request.set_filter(filter);
+    request.set_tell_names(tell_names);
+    Ok(request)
 }

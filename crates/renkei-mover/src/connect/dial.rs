@@ -487,7 +487,6 @@ impl Session {
                 Err(violation("request", "not the one announced"))
             };
         }
-        let request = request.for_version(self.version())?;
         let link = self.control.sender();
         if let Some(filter) = request.filter() {
             link.send(&Control::Filter(filter.clone()))?;
@@ -495,7 +494,7 @@ impl Session {
         if request.tells_names() {
             link.send(&Control::TellNames)?;
         }
-        link.send(&Control::Request { id, request })?;
+        link.send(&Control::Request { id, request: request.for_version(self.version())? })?;
         Ok(id)
     }
 
@@ -654,7 +653,7 @@ fn spawn_dial(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 /// Whether a request works only once: a retry would only hide the first error.
 fn works_once(request: &Request) -> bool {
     use Request::*;
-    matches!(request, Redeem(_) | Push { .. } | PushFound { .. } | PushCopy { .. })
+    matches!(request, Redeem(_) | Push { .. } | PushCopy { .. })
 }
 
 /// The version that a site chose for the session.

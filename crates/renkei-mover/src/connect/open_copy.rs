@@ -1,13 +1,15 @@
-//! Opens copies whose layout the destination resolves, at PoPs of both versions of the wire.
+//! Opens copies whose layout the destination resolves, at PoPs of both versions of the wire, and follows pushes.
 
 use super::dial::Session;
+use crate::Stop;
+use crate::progress::Watch;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
-use renkei_core::wire::message::{Found, Opened, Reply, Request};
+use renkei_core::wire::message::{Control, Found, OpenReceive, Opened, Reply, Request, Summary};
 use renkei_core::wire::wire3::DestinationReport;
 use renkei_core::wire::{WireVersion, violation};
 
@@ -50,14 +52,46 @@ impl Session {
         let site = self.site().as_str();
         let resolved = copy.resolve(found).map_err(|error| error.at(site))?;
         if resolved.make {
-            self.ask(Request::Mkdir { place: copy.to.clone(), parents: false })?;
+            match self.ask(Request::Mkdir { place: copy.to.clone(), parents: false }) {
+                // Another copy into it was opened at the same time.
+                Err(error) if error.code == Code::PathExists => {}
+                made => drop(made?),
+            }
         }
-        let grant = Request::Grant { open: copy.receive(resolved.layout), peer: peer.clone() };
-        Ok((resolved.layout, granted(self.ask(grant)?)?))
+        Ok((resolved.layout, self.grant(copy.receive(resolved.layout), peer)?))
+    }
+
+    /// Has the site grant a transfer into a known base to `peer`, which sends it.
+    pub fn grant(&mut self, open: OpenReceive, peer: &SiteName) -> Result<Ticket, Error> {
+        granted(self.ask(Request::Grant { open, peer: peer.clone() })?)
+    }
+
+    /// Has the PoP push, and follows it to its end; `on_message` gets what is not about the progress.
+    pub fn push(
+        &mut self,
+        push: Request,
+        watch: &Watch,
+        stop: &Stop,
+        on_message: &mut dyn FnMut(Control) -> Result<(), Error>,
+    ) -> Result<Summary, Error> {
+        match self.ask(push)? {
+            Reply::Pushing => {}
+            other => return Err(violation("push", format_args!("{other:?}"))),
+        }
+        let link = self.control.sender();
+        let _hook = stop.on_stop(move |error| drop(link.send(&Control::Abort(error))));
+        loop {
+            match self.control.recv()? {
+                Control::Progress(progress) => watch.set(progress),
+                Control::WouldSend(paths) => watch.note_would_send(paths),
+                Control::Finished(ended) => return ended,
+                other => on_message(other)?,
+            }
+        }
     }
 
     /// The kind of a destination.
-    pub fn find(&mut self, place: &Place) -> Result<Found, Error> {
+    fn find(&mut self, place: &Place) -> Result<Found, Error> {
         match self.ask(Request::StatDir(Some(place.clone()))) {
             Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
             Ok(Reply::Entry(_)) => Ok(Found::Other),

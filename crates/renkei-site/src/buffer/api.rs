@@ -211,7 +211,7 @@ impl BufferService {
     /// `BufferGone` if they are not there, `NotQueueable` if they belong to another transfer.
     pub(crate) fn seal_sources(&self, owner: &Principal, submission: &Submission) -> Result<(), Error> {
         let id = &submission.send.transfer;
-        if submission.open.to.storage == STORAGE {
+        if submission.copy.to.storage == STORAGE {
             return Err(refused(Code::NotQueueable, id, "nothing is sent to the buffer but by the PoP"));
         }
         if !is_uploaded(submission) {
@@ -387,9 +387,7 @@ mod tests {
     use renkei_config::Config;
     use renkei_core::buffer::source;
     use renkei_core::queue::{Change, Event};
-    use renkei_core::wire::encode;
-    use renkei_core::wire::message::{Class, OpenFound, Source};
-    use renkei_core::wire::queue::Terms;
+    use renkei_core::wire::message::Source;
     use renkei_net::identity::account::Account;
 
     fn alice() -> Principal {
@@ -419,20 +417,8 @@ mod tests {
 
     /// A transfer from the buffer, as a row of the catalogue.
     fn row(id: &TransferId) -> New {
-        let name = |name: &str| renkei_core::path::SiteName::parse(name).unwrap();
         let from = Source { from: source(id, 0), to: RelPath::root(), alone: false };
-        let send = OpenSend::plain(*id, vec![from]);
-        let to = Place { storage: "data".into(), path: RelPath::root() };
-        let open = OpenFound {
-            transfer: *id,
-            job: 1,
-            to,
-            class: Class::Normal,
-            choices: Vec::new(),
-            max_streams: 1,
-            rules: Vec::new(),
-        };
-        let spec = Submission { from: name("kek"), send, to: name("titech"), open, terms: Terms::default() };
+        let spec = Submission { send: OpenSend::plain(*id, vec![from]), ..crate::stored_tests::submission() };
         New {
             id: *id,
             owner: alice().to_string(),
@@ -441,7 +427,7 @@ mod tests {
             priority: 0,
             submitted_ms: now_ms(),
             digest: [0; 32],
-            spec: [vec![1], encode(&spec)].concat(),
+            spec: crate::submission::write_spec(&spec),
             deadline_ms: u64::MAX / 2,
             after: Vec::new(),
             credential: Vec::new(),

@@ -22,7 +22,7 @@ use renkei_core::lease::web_locks::WebLocks;
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
-use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenFound, OpenReceive, Space, Usage};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
 use renkei_net::identity::account::Account;
 use renkei_store::checksum::Checksum;
@@ -107,7 +107,11 @@ impl FileService {
         let found = self.found(access, &copy.to)?;
         let resolved = copy.resolve(found).map_err(|error| error.at(access.site()))?;
         if resolved.make {
-            self.mkdir(access, &copy.to, false)?;
+            match self.mkdir(access, &copy.to, false) {
+                // Another copy into it was opened at the same time.
+                Err(error) if error.code == Code::PathExists => {}
+                made => made?,
+            }
         }
         Ok((resolved.layout, copy.receive(resolved.layout)))
     }
@@ -120,17 +124,6 @@ impl FileService {
             Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
             Err(error) => Err(error),
         }
-    }
-
-    /// Examines the destination of a copy of wire 3 and selects the matching choice; a missing directory is created if
-    /// the choice says so.
-    pub fn find(&self, access: &Access, open: &OpenFound) -> Result<(Found, Option<OpenReceive>), Error> {
-        let found = self.found(access, &open.to)?;
-        let choice = open.choice(found);
-        if choice.is_some_and(|choice| choice.make) {
-            self.mkdir(access, &open.to, false)?;
-        }
-        Ok((found, choice.map(|choice| open.receive(choice))))
     }
 
     /// Lists a directory, or the storages, in pages of at most [`BATCH_ENTRIES`].

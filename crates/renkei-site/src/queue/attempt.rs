@@ -1,26 +1,27 @@
 //! One attempt of a queued transfer, in a thread of its own.
 //!
-//! It does what a client would do: it asks the destination what is there, has it grant a place, and has the source push.
-//! So the data goes from site to site, and the user's PoP only controls and follows the transfer. The state of the
-//! destination is stored before anything is sent; the end of an attempt is stored before it is reported.
+//! It does what a client would do: it has the destination grant the copy, and the source push. So the data goes from site
+//! to site, and the user's PoP only controls and follows the transfer. The layout that the destination chose is stored
+//! before anything is sent; the end of an attempt is stored before it is reported.
 
 use super::Queue;
 use super::state::{Active, With};
 use crate::submission::{now_ms, read_spec};
-use crate::transfer::push::no_choice;
 use renkei_catalogue::{Row, hex_id};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::digest::SLOT_BYTES;
+use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::SiteName;
 use renkei_core::queue::{Event, Link};
 use renkei_core::units::counted;
+use renkei_core::wire::copy::OpenCopy;
+use renkei_core::wire::data::Ticket;
 use renkei_core::wire::message::{
-    Choice, Control, EntryFailure, Existing, Found, OpenReceive, OpenSend, Progress, ReceiveOptions, Reply,
-    Request, Summary,
+    Control, EntryFailure, Existing, OpenSend, Progress, ReceiveOptions, Request, Summary,
 };
 use renkei_core::wire::queue::{Attempt, Submission, Verify};
 use renkei_core::wire::violation;
-use renkei_mover::connect::dial::{DialHints, Dialler, Session};
+use renkei_mover::connect::dial::{DialHints, Dialler};
 use renkei_mover::connect::route_context::RouteContext;
 use renkei_mover::progress::Note;
 use renkei_net::identity::delegation::Delegation;
@@ -166,74 +167,57 @@ impl Run<'_> {
     }
 
     fn transfer(&mut self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {
-        let (mut target, now) = self.reach(dialler, spec)?;
-        let spec = &now;
-        let found = match self.row.course.found {
-            Some(found) => found,
-            None => self.store_found(target.find(&spec.open.to)?)?,
-        };
-        self.active.stop.check()?;
-        let choice = spec.open.choice(found).ok_or_else(|| no_choice(found))?;
-        if choice.make {
-            make(&mut target, spec)?;
+        let (mut target, spec) = self.reach(dialler, spec)?;
+        let first = self.first_layout(&spec);
+        let (layout, grant) = target.grant_copy(&spec.copy.again(first), &spec.from)?;
+        if first.is_some_and(|first| first != layout) {
+            let cause = "the directory that the copy went into is there no longer";
+            return Err(Error::new(Code::PathNotFound, "open", &spec.copy.to, cause).at(spec.to.as_str()));
         }
-        let open = spec.open.receive(choice);
-        let summary = self.push(dialler, &mut target, spec, choice, open.clone(), false)?;
+        self.store_layout(layout)?;
+        self.active.stop.check()?;
+        drop(target);
+        let send = named(&spec, layout)?;
+        let summary = self.push(dialler, &spec.from, &spec.to, send, grant)?;
         if spec.terms.verify == Verify::Both && summary.failed == 0 {
-            drop(target);
-            self.compare(dialler, spec, choice, open)?;
+            self.compare(dialler, &spec, layout)?;
         }
         Ok(summary)
     }
 
-    /// Stores what the destination is before anything is done there; a value stored before takes precedence.
-    fn store_found(&mut self, found: Found) -> Result<Found, Error> {
-        let queue = &self.room.state;
-        self.row = queue.happen(&self.row.id, &Event::Found(found), &|_| Ok(()), &With::default())?;
-        Ok(self.row.course.found.unwrap_or(found))
+    /// The layout that an earlier attempt had.
+    fn first_layout(&self, spec: &Submission) -> Option<CopyLayout> {
+        let resolved = spec.copy.resolve(self.row.course.found?);
+        resolved.ok().map(|resolved| resolved.layout)
     }
 
-    /// Has the source push to the place that the destination grants.
+    /// Stores the layout before anything is sent; one stored before takes precedence.
+    fn store_layout(&mut self, layout: CopyLayout) -> Result<(), Error> {
+        let (queue, found) = (&self.room.state, Event::Found(layout.found()));
+        self.row = queue.happen(&self.row.id, &found, &|_| Ok(()), &With::default())?;
+        Ok(())
+    }
+
+    /// Has the source push to the place that the destination granted.
     pub(crate) fn push(
         &self,
         dialler: &Dialler,
-        target: &mut Session,
-        spec: &Submission,
-        choice: &Choice,
-        open: OpenReceive,
-        dry_run: bool,
+        from: &SiteName,
+        to: &SiteName,
+        send: OpenSend,
+        grant: Ticket,
     ) -> Result<Summary, Error> {
-        let grant = match target.ask(Request::Grant { open, peer: spec.from.clone() })? {
-            Reply::Granted(grant) => grant,
-            other => return Err(violation("reply", format_args!("{other:?}"))),
-        };
-        let mut send = OpenSend { dry_run, digests: spec.send.digests || dry_run, ..spec.send.clone() };
-        for (source, target) in send.sources.iter_mut().zip(&choice.targets) {
-            source.to = target.clone();
-        }
-        let push = Request::Push { send, to: spec.to.clone(), grant };
+        let push = Request::Push { send, to: to.clone(), grant };
         let ahead = DialHints { streams: 0, sends: false, request: Some(push.clone()) };
-        let mut source = dialler.connect_ahead(&spec.from, &ahead)?;
-        match source.ask(push)? {
-            Reply::Pushing => self.follow(&mut source),
-            other => Err(violation("reply", format_args!("{other:?}"))),
-        }
-    }
-
-    /// Follows the source until it reports the end; tells it to stop when that is requested.
-    fn follow(&self, source: &mut Session) -> Result<Summary, Error> {
-        let link = source.control.sender();
-        let _hook = self.active.stop.on_stop(move |error| drop(link.send(&Control::Abort(error))));
-        loop {
-            match source.control.recv()? {
-                Control::Progress(progress) => self.active.watch.set(progress),
-                Control::WouldSend(paths) => self.active.watch.note_would_send(paths),
-                Control::Removed(_) | Control::Found(_) => {}
+        let mut source = dialler.connect_ahead(from, &ahead)?;
+        source.push(push, &self.active.watch, &self.active.stop, &mut |message| {
+            match message {
+                Control::Removed(_) => {}
                 Control::Failures(failures) => self.list(&failures),
-                Control::Finished(ended) => return ended,
                 other => return Err(violation("push", format_args!("{other:?}"))),
             }
-        }
+            Ok(())
+        })
     }
 
     /// Stores failed files up to the limit. A failure that cannot be stored is counted all the same.
@@ -248,18 +232,14 @@ impl Run<'_> {
     }
 
     /// Verifies content by a dry run that compares digests: it must find nothing to send.
-    fn compare(
-        &self,
-        dialler: &Dialler,
-        spec: &Submission,
-        choice: &Choice,
-        open: OpenReceive,
-    ) -> Result<(), Error> {
+    fn compare(&self, dialler: &Dialler, spec: &Submission, layout: CopyLayout) -> Result<(), Error> {
         let seen = self.active.watch.look();
         let options = ReceiveOptions { dry_run: true, ..ReceiveOptions::plain(Existing::SameContent) };
-        let mut target = dialler.connect(&spec.to)?;
+        let copy = OpenCopy { options, ..spec.copy.again(Some(layout)) };
+        let (layout, grant) = dialler.connect(&spec.to)?.grant_copy(&copy, &spec.from)?;
+        let send = OpenSend { dry_run: true, digests: true, ..named(spec, layout)? };
         self.active.watch.take_notes();
-        self.push(dialler, &mut target, spec, choice, OpenReceive { options, ..open }, true)?;
+        self.push(dialler, &spec.from, &spec.to, send, grant)?;
         self.active.watch.set(seen);
         let differ = self.active.watch.take_notes();
         let Some(Note::WouldSend(first)) = differ.first() else { return Ok(()) };
@@ -267,6 +247,12 @@ impl Run<'_> {
             format!("{}, the first is {first}", counted(differ.len(), "file differs", "files differ"));
         Err(Error::new(Code::DigestMismatch, "compare", spec.to.as_str(), cause).at(spec.to.as_str()))
     }
+}
+
+/// The sources with their target names in a layout.
+fn named(spec: &Submission, layout: CopyLayout) -> Result<OpenSend, Error> {
+    let targets = layout.targets(&spec.send.targets(), spec.copy.to.path.name())?;
+    spec.send.clone().with_targets(targets)
 }
 
 /// Converts a refusal by a relay to the transient `NoRoute`: another route may open, or the relay's configuration
@@ -278,15 +264,6 @@ fn of_relay(error: Error, ends: [&SiteName; 3]) -> Error {
             Error::new(Code::NoRoute, "go through", &side, &error).at(side.as_str())
         }
         _ => error,
-    }
-}
-
-/// Creates the destination; idempotent, as an earlier attempt may have created it.
-fn make(target: &mut Session, spec: &Submission) -> Result<(), Error> {
-    match target.ask(Request::Mkdir { place: spec.open.to.clone(), parents: false }) {
-        Ok(_) => Ok(()),
-        Err(error) if error.code == Code::PathExists => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

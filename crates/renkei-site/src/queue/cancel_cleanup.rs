@@ -113,7 +113,7 @@ impl CancelCleanup {
             transfer: row.id,
             owner: row.owner.clone(),
             to: spec.to,
-            storage: spec.open.to.storage,
+            storage: spec.copy.to.storage,
             since_ms: now_ms(),
         };
         let folder = self.given_up_folder();

@@ -25,11 +25,11 @@ use renkei_store::{Detail, Dir};
 
 use renkei_core::drop_folder::{DropFolderScan, Seen, is_unfinished};
 use renkei_core::identity::{MAX_SCOPE_BYTES, Principal};
+use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{EndpointPath, Place, RelPath};
 use renkei_core::queue::State;
-use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Source, TransferId,
-};
+use renkei_core::wire::copy::OpenCopy;
+use renkei_core::wire::message::{Class, Existing, OpenSend, ReceiveOptions, Source, TransferId};
 use renkei_core::wire::queue::{Listed, Submission, Terms};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -500,18 +500,23 @@ fn submission(name: &str, rule: &Rule, files: &[Seen], rules: BTreeSet<String>) 
         let from = Place { storage: from.storage.clone(), path: from.path.join(path)? };
         sources.push(Source { from, to: path.clone(), alone });
     }
-    let options = ReceiveOptions::plain(Existing::SameStamp);
-    let targets: Vec<RelPath> = sources.iter().map(|source| source.to.clone()).collect();
-    let choice =
-        |make| Choice { base: to.path.clone(), make, options: options.clone(), targets: targets.clone() };
-    let choices = vec![(Found::Dir, choice(false)), (Found::Nothing, choice(true))];
     let max_streams = if rule.class == Class::Background { BACKGROUND_STREAMS } else { STREAMS };
     let job = u64::from_le_bytes(*id.first_chunk().expect("16 bytes"));
     Ok(Submission {
         from: rule.from.site.clone(),
         send: OpenSend { offers: true, class: rule.class, max_streams, ..OpenSend::plain(id, sources) },
         to: rule.to.site.clone(),
-        open: OpenFound { transfer: id, job, to, class: rule.class, choices, max_streams, rules },
+        copy: OpenCopy {
+            transfer: id,
+            job,
+            to,
+            form: CopyForm { directory: true, contents: false, resumed: false },
+            beside: Vec::new(),
+            options: ReceiveOptions::plain(Existing::SameStamp),
+            class: rule.class,
+            max_streams,
+            rules,
+        },
         terms: Terms { label: label(name), ..Terms::default() },
     })
 }
@@ -589,8 +594,7 @@ mod tests {
         assert_eq!(parts.concat(), files);
         for part in parts {
             let submission = submission("raw", &rule, part, BTreeSet::new()).unwrap();
-            let Submission { from, send, to, open, .. } = &submission;
-            renkei_core::identity::Scope::of_transfer(from, send, to, open).unwrap();
+            renkei_core::identity::Scope::of_transfer(&submission).unwrap();
         }
     }
 

@@ -91,7 +91,7 @@ impl Queue {
             id: row.id,
             owner: row.owner.clone(),
             from,
-            to: format!("{}:{}", spec.to, spec.open.to),
+            to: format!("{}:{}", spec.to, spec.copy.to),
             state: course.state,
             stopping: course.wish.is_some(),
             reason: match &active {

@@ -16,10 +16,9 @@ use crate::submission::now_ms;
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
-use renkei_core::path::RelPath;
 use renkei_core::wire::buffer::Standing;
 use renkei_core::wire::message::{
-    Choice, Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary,
+    Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary,
 };
 use renkei_core::wire::queue::{Attempt, Submission};
 use renkei_core::wire::violation;
@@ -31,8 +30,8 @@ const PATIENCE_MS: u64 = 10 * 60 * 1000;
 
 /// Whether it is a plain copy, independent of the state of the destination.
 fn is_plain(spec: &Submission) -> bool {
-    let options = || spec.open.choices.iter().map(|(_, choice)| &choice.options);
-    options().all(|options| options.existing == Existing::Replace && !options.delete)
+    let options = &spec.copy.options;
+    options.existing == Existing::Replace && !options.delete
 }
 
 /// The start of the oldest of the last consecutive attempts that failed as unavailable and moved nothing.
@@ -159,21 +158,19 @@ impl Run<'_> {
     fn push_to_buffer(&self, dialler: &Dialler, spec: &Submission) -> Result<Summary, Error> {
         let (home, id) = (self.room.context.name(), &spec.send.transfer);
         let names = (0..spec.send.sources.len()).map(|number| split(&source(id, number)));
-        let targets: Vec<RelPath> = names.flatten().map(|(_, name)| name).collect();
-        let options = ReceiveOptions::plain(Existing::Replace);
-        let choice = Choice { base: place(id).path, make: false, options: options.clone(), targets };
+        let names = names.flatten().map(|(_, name)| name).collect();
         let open = OpenReceive {
             transfer: *id,
-            job: spec.open.job,
+            job: spec.copy.job,
             to: place(id),
-            options,
-            class: spec.open.class,
-            max_streams: spec.open.max_streams,
+            options: ReceiveOptions::plain(Existing::Replace),
+            class: spec.copy.class,
+            max_streams: spec.copy.max_streams,
             rules: Vec::new(),
         };
-        let hop = Submission { to: home.clone(), ..spec.clone() };
-        let mut target = dialler.connect(&home)?;
-        self.push(dialler, &mut target, &hop, &choice, open, false).map_err(|error| match error.code {
+        let send = spec.send.clone().with_targets(names)?;
+        let grant = dialler.connect(&home)?.grant(open, &spec.from)?;
+        self.push(dialler, &spec.from, &home, send, grant).map_err(|error| match error.code {
             Code::NoSpace | Code::QuotaExceeded if error.side == home.as_str() => {
                 Error { code: Code::BufferDiskFull, ..error }
             }

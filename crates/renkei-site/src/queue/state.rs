@@ -4,7 +4,7 @@ use crate::buffer::api::QueuedTransfers;
 use crate::submission::{now_ms, short, unknown};
 use renkei_catalogue::{Catalogue, Row, Update, hex_id};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::path::{Place, SiteName};
 use renkei_core::queue::{Event, Load};
 use renkei_core::wire::message::{Found, TransferId};
 use renkei_core::wire::queue::Submission;
@@ -181,17 +181,10 @@ fn about(error: Error, id: &TransferId) -> Error {
     Error { subject: short(id), ..error }
 }
 
-/// The write targets of a transfer: those of the `Found` its destination turned out to be, else of all its choices.
+/// The write targets of a transfer, for the kind of its destination. Those of many files into one directory that was not
+/// examined yet do not conflict with each other.
 pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, Place)> {
-    let chosen = spec.open.choices.iter().filter(|(what, _)| found.is_none_or(|found| found == *what));
-    let place = |base: &RelPath, target: &RelPath| {
-        let path = base.join(target).ok()?;
-        Some((spec.to.clone(), Place { storage: spec.open.to.storage.clone(), path }))
-    };
-    // Transfers of many files into one directory that was not examined yet do not conflict with each other.
-    let as_dir = found.is_none() && spec.open.choice(Found::Dir).is_some();
-    let chosen = chosen.filter(|(what, _)| !as_dir || *what == Found::Dir);
-    chosen
-        .flat_map(|(_, choice)| choice.targets.iter().filter_map(|target| place(&choice.base, target)))
-        .collect()
+    let resolved = spec.copy.resolve(found.unwrap_or(Found::Dir));
+    let places = resolved.and_then(|resolved| spec.copy.places(resolved.layout, &spec.send.targets()));
+    places.unwrap_or_default().into_iter().map(|place| (spec.to.clone(), place)).collect()
 }

@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::submission::{lane, now_ms, read_spec, refused, short, unknown, write_spec};
 use renkei_catalogue::{New, Put, hex_id};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Scope;
+use renkei_core::identity::{Principal, Scope};
 use renkei_core::wire::copy::MAX_SOURCES;
 use renkei_core::wire::encode;
 use renkei_core::wire::message::TransferId;
@@ -42,7 +42,10 @@ impl Queue {
         let good = in_order(good.into_iter().map(|(at, row, _)| (at, row)).collect());
         let rows: Vec<New> = good.iter().map(|(_, row)| row.clone()).collect();
         for ((at, row), put) in good.iter().zip(catalogue.submit(&rows)?) {
-            answers[*at] = answer(row, put);
+            answers[*at] = match put {
+                Put::Conflict if self.is_stored(owner, &all[*at])? => Ok(()),
+                put => answer(row, put),
+            };
         }
         self.buffer.keep_sources(&all, &answers);
         let accepted = answers.iter().filter(|answer| answer.is_ok()).count();
@@ -76,15 +79,22 @@ impl Queue {
     /// The scope of a transfer's credential: read its sources, write its targets, and bring them to the buffer here
     /// if that may be needed.
     fn scope(&self, submission: &Submission) -> Result<Scope, Error> {
-        let Submission { from, send, to, open, .. } = submission;
-        let scope = Scope::of_transfer(from, send, to, open)?;
+        let scope = Scope::of_transfer(submission)?;
         match self.spills(submission) {
             // A scope with no room for the extra permits stays as it is; the transfer is then not spilled.
             true => Ok(scope
-                .with_own(&self.context.name(), renkei_core::buffer::place(&send.transfer))
+                .with_own(&self.context.name(), renkei_core::buffer::place(&submission.send.transfer))
                 .unwrap_or(scope)),
             false => Ok(scope),
         }
+    }
+
+    /// Whether a transfer is stored as it is submitted; rows of earlier versions have other digests.
+    fn is_stored(&self, owner: &Principal, submission: &Submission) -> Result<bool, Error> {
+        let row = self.state.catalogue()?.load(&submission.send.transfer)?;
+        let row = row.filter(|row| row.owner == owner.to_string());
+        let stored = row.map(|row| read_spec(&row)).transpose()?;
+        Ok(stored.is_some_and(|stored| undated(stored) == undated(submission.clone())))
     }
 
     /// A fresh credential for the user's own transfer.
@@ -132,14 +142,13 @@ fn new_row(owner: &str, submission: &Submission, deadline_days: u64) -> New {
 /// The digest that tells whether two submissions are identical: all fields but the deadline, which is reckoned from
 /// the submission.
 fn digest(owner: &str, submission: &Submission) -> [u8; 32] {
-    let terms = Terms { deadline_ms: None, ..submission.terms.clone() };
-    let same = Submission { terms, ..submission.clone() };
     let filter = &submission.send.filter;
-    let bytes = match filter.is_empty() {
-        true => encode(&(owner, same)),
-        false => encode(&(owner, same, filter)),
-    };
-    *blake3::hash(&bytes).as_bytes()
+    *blake3::hash(&encode(&(owner, undated(submission.clone()), filter))).as_bytes()
+}
+
+/// The submission without its deadline.
+fn undated(submission: Submission) -> Submission {
+    Submission { terms: Terms { deadline_ms: None, ..submission.terms }, ..submission }
 }
 
 fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {
@@ -151,24 +160,20 @@ fn has_room(taken: usize, room: u64, owner: &str) -> Result<(), Error> {
 
 /// Validates a submission by itself.
 fn check(submission: &Submission, trust: &renkei_net::identity::trust::Trust) -> Result<(), Error> {
-    let Submission { from, send, to, open, terms } = submission;
+    let Submission { from, send, to, copy, terms } = submission;
     let refused = |cause: &str| Err(refused(Code::NotQueueable, &send.transfer, cause));
-    if send.transfer != open.transfer {
+    if send.transfer != copy.transfer {
         return refused("its two halves have different ids");
     }
-    if send.dry_run || open.choices.iter().any(|(_, choice)| choice.options.dry_run) {
+    if send.dry_run || copy.options.dry_run {
         return refused("a dry run is not queued");
     }
-    let counts_agree = open.choices.iter().all(|(_, choice)| choice.targets.len() == send.sources.len());
-    if send.sources.is_empty() || send.sources.len() > MAX_SOURCES || !counts_agree {
-        return refused("it has no sources, too many, or another number of names than of sources");
+    if send.sources.is_empty() || send.sources.len() > MAX_SOURCES {
+        return refused("it has no sources, or too many");
     }
     let too_long = terms.label.len() > MAX_LABEL_BYTES || terms.origin.len() > MAX_ORIGIN_BYTES;
     if too_long || terms.after.len() > MAX_AFTER {
         return refused("its label is too long, or it waits for too many others");
-    }
-    if open.choices.is_empty() {
-        return refused("there is nothing to open, whatever the destination is");
     }
     trust.endpoints(from).and_then(|_| trust.endpoints(to)).map(drop)
 }

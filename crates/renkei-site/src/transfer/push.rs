@@ -19,7 +19,7 @@ use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{RelPath, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
-use renkei_core::wire::message::{Found, OpenFound, OpenSend, Opened, Request, Summary};
+use renkei_core::wire::message::{OpenSend, Opened, Request, Summary};
 use renkei_core::wire::violation;
 use renkei_core::wire::wire3::DestinationReport;
 use renkei_mover::connect::dial::{DialHints, Dialler};
@@ -40,13 +40,6 @@ pub enum Leave<'a> {
         copy: OpenCopy,
         /// Called with what becomes of the sources.
         on_layout: &'a (dyn Fn(CopyLayout) + Sync),
-    },
-    /// The same, of a user whose program speaks wire 3.
-    OwnUserOfWire3 {
-        /// The user's request.
-        open: OpenFound,
-        /// Called with the kind of the destination.
-        on_found: &'a (dyn Fn(Found) + Sync),
     },
 }
 
@@ -86,19 +79,12 @@ impl Opening<'_> {
 impl Leave<'_> {
     /// The target names of the sources, whose names in a destination directory are `names`.
     fn targets(&self, destination: DestinationReport, names: &[RelPath]) -> Result<Vec<RelPath>, Error> {
-        match (self, destination) {
-            (Leave::OwnUser { copy, on_layout }, _) => {
-                let layout = destination.layout(copy)?;
-                on_layout(layout);
-                layout.targets(names, copy.to.path.name())
-            }
-            (Leave::OwnUserOfWire3 { open, on_found }, DestinationReport::Found(found)) => {
-                on_found(found);
-                let choice = open.choice(found).ok_or_else(|| no_choice(found))?;
-                Ok(choice.targets.clone())
-            }
-            _ => Err(violation("push", format_args!("{destination:?}"))),
-        }
+        let Leave::OwnUser { copy, on_layout } = self else {
+            return Err(violation("push", format_args!("{destination:?}")));
+        };
+        let layout = destination.layout(copy)?;
+        on_layout(layout);
+        layout.targets(names, copy.to.path.name())
     }
 
     /// The request to the other site, of a user with this certificate chain.
@@ -108,18 +94,8 @@ impl Leave<'_> {
             Leave::OwnUser { copy, .. } => {
                 Request::OpenCopy { copy: copy.clone(), by: CopySender::PopFor(chain()) }
             }
-            Leave::OwnUserOfWire3 { open, .. } => Request::ForUser { chain: chain(), open: unnamed(open) },
         }
     }
-}
-
-pub(crate) fn no_choice(found: Found) -> Error {
-    let cause = match found {
-        Found::Dir => "the destination is a directory",
-        Found::Other => "the destination is a file",
-        Found::Nothing => "the destination does not exist",
-    };
-    Error::new(Code::UsageInvalid, "push", "destination", cause)
 }
 
 impl Transfers {
@@ -264,13 +240,6 @@ impl Transfers {
         tracing::info!(target: "audit", %principal, transfer, via = %peer.proof.principal, "asked for");
         Ok(access)
     }
-}
-
-/// The request without the target names, which the other site does not need.
-fn unnamed(open: &OpenFound) -> OpenFound {
-    let mut open = open.clone();
-    open.choices.iter_mut().for_each(|(_, choice)| choice.targets.clear());
-    open
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl<'c> Asker<'c> {
 
     /// Submits one.
     pub(crate) fn submit(&mut self, submission: Submission) -> Result<(), Error> {
-        match self.ask(Request::Submit(vec![submission]))? {
+        match self.ask(Request::SubmitCopies(vec![submission]))? {
             Reply::Submitted(mut answers) if answers.len() == 1 => answers.remove(0),
             other => Err(unexpected(&other)),
         }

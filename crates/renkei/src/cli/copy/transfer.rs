@@ -337,12 +337,12 @@ impl<'a> Run<'a> {
         let Spec::Remote(EndpointPath { site: to, .. }) = self.destination.clone() else {
             return Err(not_to_here(self.destination.shown()));
         };
-        let (copy, names) = (self.open_copy()?, self.names()?);
+        let copy = self.open_copy()?;
         let at_site = |error: Error| Error { subject: format!("{to}:{}", error.subject), ..error };
-        copy.open_found(Some(&names)).map_err(at_site)?;
+        copy.outcomes().map_err(at_site)?;
         // A copy onto itself is refused by the site at that time, with its code.
-        let open = OpenCopy { beside: Vec::new(), ..copy }.open_found(Some(&names))?;
-        Ok(Submission { from: from.clone(), send, to, open, terms: Terms::default() })
+        let copy = OpenCopy { beside: Vec::new(), ..copy };
+        Ok(Submission { from: from.clone(), send, to, copy, terms: Terms::default() })
     }
 
     /// Retries until it is done, stopped, refused, or lost for too long without progress.

@@ -17,7 +17,7 @@ use renkei_core::buffer::source;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::filter::Filter;
-use renkei_core::path::{RelPath, SiteName, first_names};
+use renkei_core::path::{SiteName, first_names};
 use renkei_core::wire::buffer::{Room, Standing};
 use renkei_core::wire::message::{Source, TransferId};
 use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
@@ -82,8 +82,8 @@ fn send_and_hand_in(
 
 /// The submission of the transfer from the buffer.
 fn submission(run: &Run<'_>, home: &SiteName) -> Result<Submission, Error> {
-    let from = |number| Source { from: source(&run.transfer, number), to: RelPath::root(), alone: false };
-    let sources = (0..run.sources.len()).map(from).collect();
+    let from = |(number, to)| Source { from: source(&run.transfer, number), to, alone: false };
+    let sources = run.names()?.into_iter().enumerate().map(from).collect();
     let mut submission = run.submission_from(home, run.send_of(false, sources))?;
     if run.job.verb == Verb::Cp {
         // Filtered files are not sent to the buffer, where sources have other names.

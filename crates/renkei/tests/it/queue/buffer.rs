@@ -25,7 +25,7 @@ fn two(size_mib: u32) -> Federation {
 }
 
 /// Gives a site's PoP a buffer, and restarts it.
-fn give_buffer(site: &mut Site, lines: &str) {
+pub fn give_buffer(site: &mut Site, lines: &str) {
     let config = site.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
     let before = text.split("\n[buffer]").next().unwrap_or_default();

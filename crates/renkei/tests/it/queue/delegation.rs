@@ -8,10 +8,11 @@ use renkei_core::identity::{Permit, Principal, Rights, Scope};
 use renkei_core::mover::filter::Filter;
 use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::WireVersion;
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::message::{
-    Algorithm, Choice, Class, Control, Existing, Found, OnError, OpenFound, OpenReceive, OpenSend,
-    ReceiveOptions, Reply, Request, Source, Summary,
+    Algorithm, Class, Control, Existing, OnError, OpenReceive, OpenSend, ReceiveOptions, Reply, Request,
+    Source, Summary,
 };
 use renkei_mover::Stop;
 use renkei_mover::connect::dial::Session;
@@ -368,22 +369,11 @@ fn uploads_outside_the_destination_are_refused() {
     assert_eq!(left, ["evil", "run7"]);
 }
 
-/// Requests of the user's own site in the user's name.
-fn push_found(from: &str, to: &str, base: &str, target: &str, osaka: &Site) -> Request {
-    let choice = Choice { base: rel(base), make: false, options: options(false), targets: vec![rel(target)] };
-    Request::PushFound {
-        send: send_from(from, ""),
-        to: raw::name(osaka),
-        open: OpenFound {
-            transfer: TRANSFER,
-            job: 7,
-            to: place(to),
-            class: Class::Normal,
-            choices: vec![(Found::Nothing, choice)],
-            max_streams: 2,
-            rules: Vec::new(),
-        },
-    }
+/// A push by the user's own site in the user's name.
+fn push_copy(from: &str, to: &str, osaka: &Site) -> Request {
+    let form = CopyForm { directory: false, contents: false, resumed: false };
+    let copy = OpenCopy { form, max_streams: 2, ..raw::open_copy(to) };
+    Request::PushCopy { send: send_from(from, "src"), to: raw::name(osaka), copy }
 }
 
 const OWN: [(&str, &str, Rights); 2] = [("titech", "/data/src", READ), ("osaka", "/data/in/copy", WRITE)];
@@ -394,48 +384,25 @@ fn a_push_in_the_users_name_keeps_the_scope() {
     let with = &three.delegate(&OWN);
     fs::write(three.titech.root().join("src"), "content").unwrap();
     fs::write(three.titech.root().join("secret"), "secret").unwrap();
-    let push = |from, to, base, target| {
-        let session = three.connect(with, &three.titech).unwrap();
-        pushed(session, push_found(from, to, base, target, &three.osaka))
-    };
-    let refused = |from, to, base, target, side| {
-        let error = push(from, to, base, target).unwrap_err();
-        assert_eq!((error.code, error.side.as_str()), (Code::OutOfScope, side), "{error}");
-    };
-    refused("/data/secret", "/data/in/copy", "in", "copy", "titech");
-    refused("/data/src", "/data/in/other", "in", "other", "osaka");
-    refused("/data/src", "/data/in/copy", "", "copy", "osaka");
-    // The destination is looked at where it may be, and then another name is sent.
-    let summary = push("/data/src", "/data/in/copy", "in", "other").unwrap();
-    assert_eq!(summary.failures[0].error.code, Code::OutOfScope, "{summary:?}");
-    assert!(fs::read_dir(three.osaka.root().join("in")).unwrap().next().is_none());
-    assert_eq!(push("/data/src", "/data/in/copy", "in", "copy").unwrap().failed, 0);
-    assert_eq!(fs::read_to_string(three.osaka.root().join("in/copy")).unwrap(), "content");
+    for version in [WireVersion::V3, WireVersion::V4] {
+        let push = |from, to| {
+            let session = three.connect(with, &three.titech).unwrap();
+            pushed(session, push_copy(from, to, &three.osaka).for_version(version).unwrap())
+        };
+        let refused = |from, to, side| {
+            let error = push(from, to).unwrap_err();
+            assert_eq!((error.code, error.side.as_str()), (Code::OutOfScope, side), "{error}");
+        };
+        refused("/data/secret", "/data/in/copy", "titech");
+        refused("/data/src", "/data/in/other", "osaka");
+        assert!(fs::read_dir(three.osaka.root().join("in")).unwrap().next().is_none());
+        assert_eq!(push("/data/src", "/data/in/copy").unwrap().failed, 0);
+        assert_eq!(fs::read_to_string(three.osaka.root().join("in/copy")).unwrap(), "content");
+        fs::remove_file(three.osaka.root().join("in/copy")).unwrap();
+    }
     let log = three.osaka.logged();
     let asked = log.lines().any(|line| line.contains("asked for") && line.contains(&"ab".repeat(16)));
     assert!(asked, "the audit names the transfer\n{log}");
-}
-
-#[test]
-fn a_copy_pushed_in_the_users_name_keeps_the_scope() {
-    let three = &Three::start();
-    let with = &three.delegate(&OWN);
-    fs::write(three.titech.root().join("src"), "content").unwrap();
-    fs::write(three.titech.root().join("secret"), "secret").unwrap();
-    let push = |from, to| {
-        let form = CopyForm { directory: false, contents: false, resumed: false };
-        let copy = OpenCopy { form, ..raw::open_copy(to) };
-        let push = Request::PushCopy { send: send_from(from, "src"), to: raw::name(&three.osaka), copy };
-        pushed(three.connect(with, &three.titech).unwrap(), push)
-    };
-    let refused = |from, to, side| {
-        let error = push(from, to).unwrap_err();
-        assert_eq!((error.code, error.side.as_str()), (Code::OutOfScope, side), "{error}");
-    };
-    refused("/data/secret", "/data/in/copy", "titech");
-    refused("/data/src", "/data/in/other", "osaka");
-    assert_eq!(push("/data/src", "/data/in/copy").unwrap().failed, 0);
-    assert_eq!(fs::read_to_string(three.osaka.root().join("in/copy")).unwrap(), "content");
 }
 
 /// A copy into a storage or directory: its own attributes are visible, its other entries are not.
@@ -508,9 +475,9 @@ fn revoking_a_credential_ends_running_transfers() {
     let three = &Three::start();
     let with = &three.delegate(&OWN);
     fs::write(three.titech.root().join("src"), noise(1, 40 * MIB)).unwrap();
-    let request = match push_found("/data/src", "/data/in/copy", "in", "copy", &three.osaka) {
-        Request::PushFound { send, to, open } => {
-            Request::PushFound { send: OpenSend { limit: Some(MIB as u64), ..send }, to, open }
+    let request = match push_copy("/data/src", "/data/in/copy", &three.osaka) {
+        Request::PushCopy { send, to, copy } => {
+            Request::PushCopy { send: OpenSend { limit: Some(MIB as u64), ..send }, to, copy }
         }
         other => other,
     };
@@ -568,15 +535,11 @@ fn a_site_that_has_seen_a_credential_cannot_use_it() {
     let three = &Three::start();
     let with = &three.usual();
     let kek = Credential::host(&raw::home(&three.kek), SystemTime::now()).unwrap();
-    let open = match push_found("/data/src", "/data/in/run7", "in", "run7", &three.osaka) {
-        Request::PushFound { open, .. } => open,
-        other => panic!("{other:?}"),
-    };
     let chain: Vec<_> = with.credential.chain.iter().map(|certificate| certificate.to_vec()).collect();
     let mut session = raw::connect(&three.kek, &kek, &three.osaka).unwrap();
-    let copy = copy_to("/data/in/run7", CopySender::PopFor(chain.clone()));
-    for request in [Request::ForUser { chain, open }, copy] {
-        let refused = session.ask(request).unwrap_err();
+    let copy = copy_to("/data/in/run7", CopySender::PopFor(chain));
+    for version in [WireVersion::V3, WireVersion::V4] {
+        let refused = session.ask(copy.clone().for_version(version).unwrap()).unwrap_err();
         assert_eq!(refused.code, Code::NotAllowed, "{refused}");
     }
 }

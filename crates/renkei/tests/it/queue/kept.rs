@@ -3,8 +3,9 @@
 use crate::federation::{Federation, Site, account};
 use crate::wire::raw;
 use renkei_core::error::{Code, Error};
-use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::message::{Choice, Class, Existing, Found, OpenFound, ReceiveOptions, Reply, Request};
+use renkei_core::mover::layout::CopyLayout;
+use renkei_core::wire::copy::CopySender;
+use renkei_core::wire::message::{Reply, Request};
 use renkei_net::identity::credential::Credential;
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
@@ -132,19 +133,9 @@ fn every_push_on_a_pooled_connection_is_authorised() {
 
 /// Asks `to` in the name of another user, as a host or user would.
 fn ask_for(from: &Site, asker: &Credential, user: &Credential, to: &Site) -> Result<Reply, Error> {
-    let options = ReceiveOptions::plain(Existing::Replace);
-    let choice = Choice { base: RelPath::root(), make: false, options, targets: Vec::new() };
-    let open = OpenFound {
-        transfer: [7; 16],
-        job: 7,
-        to: Place { storage: "data".into(), path: RelPath::root() },
-        choices: vec![(Found::Dir, choice)],
-        class: Class::Normal,
-        max_streams: 2,
-        rules: Vec::new(),
-    };
     let chain = user.chain.iter().map(|certificate| certificate.to_vec()).collect();
-    raw::connect(from, asker, to).unwrap().ask(Request::ForUser { chain, open })
+    let request = Request::OpenCopy { copy: raw::open_copy("/data"), by: CopySender::PopFor(chain) };
+    raw::connect(from, asker, to).unwrap().ask(request)
 }
 
 #[test]
@@ -152,7 +143,7 @@ fn a_pop_speaks_only_for_users_its_site_vouches_for() {
     let Federation { titech, kek, .. } = &Federation::two();
     let host = Credential::host(&raw::home(titech), SystemTime::now()).unwrap();
     let own = raw::user(titech);
-    assert_eq!(ask_for(titech, &host, &own, kek), Ok(Reply::Found(Found::Dir)));
+    assert_eq!(ask_for(titech, &host, &own, kek), Ok(Reply::Layout(CopyLayout::Into)));
     let refused = |asker: &Credential, user: &Credential| {
         let error = ask_for(titech, asker, user, kek).unwrap_err();
         assert_eq!(error.side, "kek", "{error}");

@@ -10,12 +10,15 @@ pub(crate) mod rule;
 pub(crate) mod unfinished;
 
 use crate::federation::{Federation, Site};
+use crate::wire::raw;
+use renkei_catalogue::hex_id;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
+use renkei_core::mover::layout::CopyForm;
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::message::{
-    Choice, Class, Existing, Found, OpenFound, OpenSend, ReceiveOptions, Reply, Request, Source,
-};
+use renkei_core::wire::WireVersion;
+use renkei_core::wire::copy::OpenCopy;
+use renkei_core::wire::message::{OpenSend, Reply, Request, Source};
 use renkei_core::wire::queue::{Submission, Terms};
 use renkei_mover::connect::dial::{Dialler, Session};
 use renkei_net::identity::credential::Credential;
@@ -381,35 +384,23 @@ pub fn submission(n: u32, name: &str) -> Submission {
     let place = |text: String| Place::parse(text.as_bytes()).unwrap().unwrap();
     let mut transfer = [0; 16];
     transfer[..4].copy_from_slice(&n.to_be_bytes());
-    let options = ReceiveOptions::plain(Existing::Replace);
-    let choice = Choice {
-        base: RelPath::root(),
-        make: false,
-        options,
-        targets: vec![RelPath::parse(format!("{name}-{n}").as_bytes()).unwrap()],
-    };
-    let source = Source { from: place(format!("/data/{name}")), to: RelPath::root(), alone: false };
-    let (class, max_streams) = (Class::Normal, 64);
+    let to = RelPath::parse(name.as_bytes()).unwrap();
+    let source = Source { from: place(format!("/data/{name}")), to, alone: false };
+    let max_streams = 64;
+    let form = CopyForm { directory: false, contents: false, resumed: false };
+    let copy = raw::open_copy(&format!("/data/{name}-{n}"));
     Submission {
         from: site("titech"),
         send: OpenSend { max_streams, ..OpenSend::plain(transfer, vec![source]) },
         to: site("kek"),
-        open: OpenFound {
-            transfer,
-            job: u64::from(n),
-            to: place(format!("/data/{name}-{n}")),
-            class,
-            choices: vec![(Found::Nothing, choice.clone()), (Found::Other, choice)],
-            max_streams,
-            rules: Vec::new(),
-        },
+        copy: OpenCopy { transfer, job: u64::from(n), form, max_streams, ..copy },
         terms: Terms::default(),
     }
 }
 
 /// Hands a batch in.
 pub fn submit(session: &mut Session, batch: Vec<Submission>) -> Vec<Result<(), Error>> {
-    match session.ask(Request::Submit(batch)).unwrap() {
+    match session.ask(Request::SubmitCopies(batch)).unwrap() {
         Reply::Submitted(answers) => answers,
         other => panic!("{other:?}"),
     }
@@ -422,6 +413,45 @@ pub fn session(site: &Site) -> Session {
     let trust = Arc::new(Trust::load(&home).unwrap());
     let dialler = Dialler::new(&credential, trust, WITHIN).unwrap();
     dialler.connect(&SiteName::parse(&site.name).unwrap()).unwrap()
+}
+
+#[test]
+fn a_client_of_wire_3_queues_the_same_transfer() {
+    let Federation { titech, kek, .. } = &Federation::two();
+    fs::write(titech.root().join("f"), "content").unwrap();
+    let newer = Request::SubmitCopies(vec![submission(1, "f")]);
+    let older = newer.clone().for_version(WireVersion::V3).unwrap();
+    assert!(matches!(older, Request::Submit(_)));
+    let mut session = session(titech);
+    for request in [older, newer] {
+        assert_eq!(session.ask(request).unwrap(), Reply::Submitted(vec![Ok(())]));
+    }
+    let id = hex_id(&submission(1, "f").send.transfer);
+    assert_eq!(ended(titech, &id), 0, "{:#}", why(titech, &id));
+    assert_eq!(fs::read_to_string(kek.root().join("f-1")).unwrap(), "content");
+}
+
+#[test]
+fn a_later_attempt_keeps_the_layout_of_the_first() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    tree(&titech.root().join("run"));
+    fs::create_dir(kek.root().join("there")).unwrap();
+    let ids = ["new", "there"].map(|to| {
+        let id = detach(titech, &[&SLOWLY[..], &["-r", &titech.place("run"), &kek.place(to)]].concat());
+        until(titech, &id, moves);
+        titech.ok(&["pause", &id]);
+        until(titech, &id, |told| told["state"] == "paused");
+        id
+    });
+    assert!(kek.root().join("new").is_dir());
+    fs::remove_dir_all(kek.root().join("there")).unwrap();
+    ids.iter().for_each(|id| drop(titech.ok(&["resume", id])));
+    assert_eq!(ended(titech, &ids[0]), 0, "{:#}", why(titech, &ids[0]));
+    same(&titech.root().join("run"), &kek.root().join("new"));
+    assert_ne!(ended(titech, &ids[1]), 0);
+    assert_eq!(why(titech, &ids[1])["reason"]["code"], "RK-STORE-1", "{:#}", why(titech, &ids[1]));
+    assert!(!kek.root().join("there").exists());
 }
 
 #[test]

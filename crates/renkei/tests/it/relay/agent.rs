@@ -6,6 +6,7 @@ use crate::tree::noise;
 use crate::wire::raw;
 use renkei_config::home::Home;
 use renkei_core::error::Code;
+use renkei_core::wire::WireVersion;
 use renkei_core::wire::copy::CopySender;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
@@ -725,10 +726,10 @@ fn a_stolen_agent_certificate_is_refused_for_other_uses() {
         assert_eq!(ask(site, Request::Status), Err(Code::NotMapped));
         let chain: Vec<_> = raw::user(&world.titech).chain.iter().map(|one| one.to_vec()).collect();
         let copy = raw::open_copy("/data/x");
-        let asks = Request::OpenCopy { copy, by: CopySender::PopFor(chain.clone()) };
-        assert_eq!(ask(site, asks), Err(Code::NotAllowed));
-        let open = raw::open_found("/data/x");
-        assert_eq!(ask(site, Request::ForUser { chain, open }), Err(Code::NotAllowed));
+        let asks = Request::OpenCopy { copy, by: CopySender::PopFor(chain) };
+        for version in [WireVersion::V3, WireVersion::V4] {
+            assert_eq!(ask(site, asks.clone().for_version(version).unwrap()), Err(Code::NotAllowed));
+        }
     }
     assert_eq!(ask(&world.kek, Request::Line), Err(Code::NotAllowed));
     let request = || KeyRequest::generate().unwrap().request;

@@ -11,8 +11,7 @@ use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::data::{Join, Ticket};
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
 use renkei_core::wire::message::{
-    Class, Control, Existing, Hello, OpenFound, OpenReceive, OpenSend, Opened, ReceiveOptions, Reply,
-    Request, Source,
+    Class, Control, Existing, Hello, OpenReceive, OpenSend, Opened, ReceiveOptions, Reply, Request, Source,
 };
 use renkei_core::wire::{VERSIONS, decode, encode};
 use renkei_mover::connect::dial::{DialHints, Dialler, Session};
@@ -189,19 +188,6 @@ pub fn open_receive(path: &str, job: u64) -> OpenReceive {
 pub fn open_send(path: &str) -> OpenSend {
     let source = Source { from: place(path), to: RelPath::root(), alone: false };
     OpenSend::plain([7; 16], vec![source])
-}
-
-/// A request to look at a destination and open nothing.
-pub fn open_found(path: &str) -> OpenFound {
-    OpenFound {
-        transfer: [7; 16],
-        job: 7,
-        to: place(path),
-        class: Class::Normal,
-        choices: Vec::new(),
-        max_streams: 1,
-        rules: Vec::new(),
-    }
 }
 
 /// A copy into a directory.

@@ -2,6 +2,8 @@
 //! which of them must be updated.
 
 use crate::federation::{Federation, Site};
+use crate::queue::buffer::give_buffer;
+use crate::queue::{detach, ended, why};
 use crate::wire::raw;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -187,9 +189,26 @@ fn copy_in_all_directions(by: &Site, other: &Site) {
     assert!(String::from_utf8_lossy(&itself.stderr).contains("RK-MOVE-13"), "{itself:?}");
     // Others.
     assert_eq!(by.ok(&["cat", &other.place(&format!("{new}/sub/f"))]), mark("f"));
-    by.ok(&["cp", "--detach", "-r", &by.place(&mark("back")), &other.place(&mark("queued"))]);
-    let queued = format!("{}/sub/f", mark("queued"));
-    crate::identity::administration::until("it is there", || other.root().join(&queued).exists());
+    // Queued: to the other site, from it, within it, and from this machine; a new name, a directory, one that is made.
+    let [queued, made] = [mark("queued"), format!("{}/", mark("made-later"))];
+    for (from, to, name) in [
+        (by.place(&mark("back")), other.place(&queued), format!("{queued}/sub/f")),
+        (by.place(&mark("back")), other.place(&queued), format!("{queued}/back-by-{}/sub/f", by.name)),
+        (other.place(&new), other.place(&made), format!("{made}{new}/sub/f")),
+        (run, other.place(&made), format!("{made}run/sub/f")),
+    ] {
+        queue_and_wait(by, &["-r", &from, &to]);
+        assert_eq!(at(other, &name), mark("f"));
+    }
+    queue_and_wait(by, &["-r", "--verify", "both", &other.place(&new), &by.place(&queued)]);
+    assert_eq!(at(by, &format!("{queued}/sub/f")), mark("f"));
+    let id = detach(by, &["-r", &by.place(&queued), &other.place(&format!("{new}/sub/f"))]);
+    assert_ne!(ended(by, &id), 0, "{:#}", why(by, &id));
+}
+
+fn queue_and_wait(by: &Site, arguments: &[&str]) {
+    let id = detach(by, arguments);
+    assert_eq!(ended(by, &id), 0, "{:#}", why(by, &id));
 }
 
 #[test]
@@ -197,10 +216,36 @@ fn sites_of_wire_3_and_wire_4_copy_in_all_directions() {
     let Some(old) = program_of_wire_3() else { return };
     let mut federation = Federation::two();
     federation.kek.program = Some(old);
-    federation.kek.restart();
-    let Federation { titech, kek, .. } = &federation;
+    let Federation { titech, kek, .. } = &mut federation;
+    [&mut *titech, &mut *kek].into_iter().for_each(|site| give_buffer(site, "size_mib = 64"));
     copy_in_all_directions(titech, kek);
     copy_in_all_directions(kek, titech);
     assert!(!titech.logged().contains("violated"), "{}", titech.logged());
     assert!(!kek.logged().contains("violated"), "{}", kek.logged());
+}
+
+#[test]
+fn transfers_that_a_program_of_wire_3_queued_go_on() {
+    let Some(old) = program_of_wire_3() else { return };
+    let mut federation = Federation::two();
+    federation.titech.program = Some(old);
+    federation.titech.restart();
+    let Federation { titech, kek, .. } = &mut federation;
+    std::fs::create_dir_all(titech.root().join("run/sub")).unwrap();
+    std::fs::write(titech.root().join("run/sub/f"), "content").unwrap();
+    kek.stop();
+    let (id, tmp) = ("ab".repeat(16), kek.place("filtered/"));
+    let named = ["--id", &id, "-r", &titech.place("run"), &kek.place("new")];
+    detach(titech, &named);
+    let filtered = detach(titech, &["-r", "--exclude", "f", &titech.place("run"), &tmp]);
+    titech.program = None;
+    titech.restart();
+    assert_eq!(detach(titech, &named), id, "the same command is the same transfer");
+    kek.restart();
+    for queued in [&id, &filtered] {
+        titech.ok(&["retry", queued]);
+        assert_eq!(ended(titech, queued), 0, "{:#}", why(titech, queued));
+    }
+    assert_eq!(std::fs::read_to_string(kek.root().join("new/sub/f")).unwrap(), "content");
+    assert!(kek.root().join("filtered/run/sub").exists() && !kek.root().join("filtered/run/sub/f").exists());
 }
