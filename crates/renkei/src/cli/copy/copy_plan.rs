@@ -4,7 +4,7 @@
 
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::layout::{CopyForm, first_twin};
-use renkei_core::path::{EndpointPath, RelPath, SiteName, printable};
+use renkei_core::path::{EndpointPath, Place, RelPath, SiteName, printable};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,23 @@ impl Spec {
         match self {
             Spec::Local { slash, .. } => *slash,
             Spec::Remote(path) => path.trailing_slash || path.place.as_ref().is_none_or(|p| p.path.is_root()),
+        }
+    }
+
+    /// Its place at a site.
+    pub(crate) fn place(&self) -> Result<Place, Error> {
+        let Spec::Remote(path) = self else {
+            return Err(Error::new(Code::UsageInvalid, "copy", self.shown(), "not a place at a site"));
+        };
+        let cause = "name a storage: SITE:/STORAGE/PATH";
+        path.place.clone().ok_or_else(|| Error::new(Code::BadPath, "copy", path, cause))
+    }
+
+    /// Its path on this machine.
+    pub(crate) fn local(&self) -> Result<&Path, Error> {
+        match self {
+            Spec::Local { path, .. } => Ok(path),
+            Spec::Remote(_) => Err(Error::new(Code::UsageInvalid, "copy", self.shown(), "not a local path")),
         }
     }
 

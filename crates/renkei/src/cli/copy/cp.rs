@@ -1,6 +1,7 @@
 //! `renkei cp`: copies files and trees to, from and between sites.
 
-use super::transfer::{Job, Verb};
+use super::options::{Common, Verb};
+use super::transfer::Job;
 use crate::cli::Context;
 use renkei_core::error::Error;
 use renkei_core::wire::message::{Existing, ReceiveOptions};
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(short = 'n', long, conflicts_with = "detach")]
     dry_run: bool,
     #[command(flatten)]
-    common: super::transfer::Common,
+    common: Common,
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {

@@ -1,6 +1,6 @@
 //! The report at the end of a transfer.
 
-use super::transfer::Verb;
+use super::options::Verb;
 use crate::cli::Context;
 use crate::cli::output::{Report, error_json, wildcard_note};
 use crate::cli::quantity::{counted, human};

@@ -1,6 +1,7 @@
 //! `renkei sync`: makes a destination equal to a source, sending only differences.
 
-use super::transfer::{Job, Verb};
+use super::options::{Common, Verb};
+use super::transfer::Job;
 use crate::cli::Context;
 use renkei_core::error::Error;
 use renkei_core::wire::message::{Existing, ReceiveOptions};
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(short, long)]
     checksum: bool,
     #[command(flatten)]
-    common: super::transfer::Common,
+    common: Common,
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {

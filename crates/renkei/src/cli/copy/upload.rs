@@ -5,9 +5,10 @@
 //! so that the same command resumes, after a lost connection as after a crash.
 
 use super::copy_plan::Direction;
-use super::detach::{Detach, hand_in};
+use super::detach::hand_in;
+use super::options::{Detach, Verb};
 use super::progress::Display;
-use super::transfer::{Run, Verb};
+use super::transfer::Run;
 use crate::cli::Context;
 use crate::cli::asker::Asker;
 use crate::cli::connect::own_site;
@@ -31,22 +32,16 @@ use std::time::{Duration, Instant};
 /// Interval of reservation requests while waiting.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The target of an upload, in place of the destination.
-pub(crate) struct Upload {
-    /// The site whose PoP has the buffer.
-    pub(crate) home: SiteName,
-}
-
 /// Sends the files to the buffer, submits the transfer and prints its id.
 pub(crate) fn hand_over(mut run: Run<'_>, detach: &Detach, context: &Context) -> Result<u8, Error> {
     let home = own_site(context)?;
-    if run.direction == Direction::Up(home.clone()) && !detach.is_after_others() {
+    if run.direction == Direction::Up(home.clone()) && detach.after.is_empty() {
         // The buffer's site is the destination: a direct copy leaves nothing to do later.
         return run.to_end();
     }
     let marker = Marker::new(&run, context)?;
     let fresh = run.transfer;
-    if let Some(earlier) = marker.read()?.filter(|_| detach.id().is_none()) {
+    if let Some(earlier) = marker.read()?.filter(|_| detach.id.is_none()) {
         run.transfer = earlier;
         match send_and_hand_in(&mut run, detach, &home, &marker) {
             // It was submitted, and has ended since: a new transfer is made.
@@ -69,8 +64,8 @@ fn send_and_hand_in(
     let submission = Submission { terms, ..submission(run, home)? };
     let bytes = bytes_of(&run.local_roots(run.names()?)?, run.job.recursive, &run.stop)?;
     marker.write(&run.transfer)?;
-    if !reserve(run, &mut asker, bytes, home, detach.waits())? {
-        run.send_to_buffer(Upload { home: home.clone() })?;
+    if !reserve(run, &mut asker, bytes, home, !detach.no_wait)? {
+        run.send_to_buffer(home)?;
         if let Some(status) = upload(run, home)? {
             return Ok(status);
         }
