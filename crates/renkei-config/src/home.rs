@@ -144,6 +144,11 @@ impl Home {
         self.pki_dir().join(format!("handover-{number}.toml"))
     }
 
+    /// Key that signs the tokens of the PoP.
+    pub fn token_key(&self) -> PathBuf {
+        self.pki_dir().join("token.key")
+    }
+
     /// Certificate of the PoP.
     pub fn host_cert(&self) -> PathBuf {
         self.pki_dir().join("host.pem")

@@ -443,6 +443,13 @@ codes! {
     AuthorityRotating = "RK-AUTH-28", Identity, Never, "an authority rotation is in progress",
         "no action is needed while partners take over the new authority; `renkei site rotate-authority --finish` ends the overlap";
 
+    TokenInvalid = "RK-AUTH-30", Identity, Never, "the token cannot be used",
+        "see the cause; `renkei token inspect TOKEN` shows what a token says";
+    TokenExpired = "RK-AUTH-31", Identity, Never, "the token has expired",
+        "get a new token; if it should still be good, synchronise the clocks with NTP";
+    TokenElsewhere = "RK-AUTH-32", Identity, Never, "the token is not good for this client's address",
+        "use the token from an address that it names, or get one without `--ip`";
+
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
         "correct the named line; docs/config.md has every field";

@@ -294,7 +294,10 @@ impl Access {
         if self.proof.transfer().is_some() {
             return Err(self.refused(place, Rights::NONE));
         }
-        self.check(place, &[Rights::NONE])?;
+        let (site, scope) = (&self.snapshot.site, &self.proof.scope);
+        if scope.as_ref().is_some_and(|scope| !scope.meets(site, place)) {
+            return Err(self.refused(place, Rights::NONE));
+        }
         let opened = self.enter(place, need)?;
         Ok((opened, self.proof.scope.is_some().then(|| self.limit(place))))
     }

@@ -1,9 +1,10 @@
 //! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
 //!
-//! Further kinds of evidence (proxy certificates, tokens, SSH keys, keys of S3) are further variants; what stands on a
+//! Further kinds of evidence (proxy certificates, SSH keys, keys of S3) are further variants; what stands on a
 //! [`Proof`](crate::access::Proof) need not know them.
 
 use crate::snapshot::Snapshot;
+use crate::token::ShownToken;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_net::identity::account::Account;
@@ -19,6 +20,8 @@ pub enum Evidence {
     Chain(Arc<[CertificateDer<'static>]>),
     /// The uid of a process of this machine, as the kernel reports it of a local socket.
     Uid(u32),
+    /// A bearer token.
+    Token(ShownToken),
 }
 
 impl Evidence {
@@ -26,7 +29,7 @@ impl Evidence {
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         match self {
             Evidence::Chain(chain) => chain,
-            Evidence::Uid(_) => &[],
+            Evidence::Uid(_) | Evidence::Token(_) => &[],
         }
     }
 
@@ -34,7 +37,7 @@ impl Evidence {
     /// is judged by its validity at the time `at`.
     ///
     /// # Errors
-    /// Those of [`verify_holder`]; `AccountUnknown` for a uid without a name.
+    /// Those of [`verify_holder`] and [`ShownToken::judge`]; `AccountUnknown` for a uid without a name.
     pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
         match self {
             Evidence::Chain(chain) => verify_holder(chain, &now.trust, at),
@@ -42,6 +45,7 @@ impl Evidence {
                 let account = Account::lookup_uid(*uid)?;
                 Ok((Principal::user(&now.site, &account.name)?, None))
             }
+            Evidence::Token(shown) => shown.judge(now, at),
         }
     }
 

@@ -29,6 +29,8 @@ pub mod storage;
 #[cfg(test)]
 mod stored_tests;
 mod submission;
+pub mod token;
+mod token_issuing;
 pub mod transfer;
 pub mod volume;
 mod volume_access;

@@ -17,6 +17,7 @@ use renkei_core::path::SiteName;
 use renkei_net::identity::authority::rotation;
 use renkei_net::identity::credential::Credential;
 use renkei_net::identity::tls::server_config_with;
+use renkei_net::identity::token::bearer::TokenKey;
 use renkei_net::identity::trust::Trust;
 use renkei_net::identity::web::{WebCertificate, http_config, http_config_with_clients};
 use renkei_store::Store;
@@ -117,6 +118,8 @@ pub struct Snapshot {
     pub storages: BTreeMap<String, Arc<Root>>,
     /// The volumes by name.
     pub volumes: BTreeMap<String, VolumeConfig>,
+    /// The key of the PoP's tokens, once it issued one.
+    pub(super) token_key: Option<TokenKey>,
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
     open_volumes: Arc<Volumes>,
@@ -179,6 +182,7 @@ impl Snapshot {
             http_tls_with_clients: http_config_with_clients(&credential, &web)?,
             web,
             trust: Arc::new(trust),
+            token_key: TokenKey::load(home)?,
             listening,
             mapping: Mapping::parse(&map)?,
             credential,

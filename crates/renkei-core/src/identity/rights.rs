@@ -52,7 +52,8 @@ impl Rights {
     /// Bring files from tape, and release them.
     pub const STAGE: Rights = Rights(32);
 
-    const ALL: Rights = Rights(63);
+    /// All rights.
+    pub const ALL: Rights = Rights(63);
 
     /// All of both.
     pub const fn and(self, other: Rights) -> Rights {
@@ -67,6 +68,11 @@ impl Rights {
     /// Whether all of `other` are among these.
     pub const fn contains(self, other: Rights) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// The right with a name, such as `read`.
+    pub fn parse(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(_, known)| *known == name).map(|(right, _)| *right)
     }
 
     /// The names of the single rights.
@@ -147,8 +153,11 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The place of an absolute path in its normal form; a slash at its end is allowed.
-fn prefix(path: &str) -> Result<Option<Place>, Error> {
+/// The place of an absolute path in its normal form, none for all storages; a slash at its end is allowed.
+///
+/// # Errors
+/// `BadPath` for a path that is not absolute, or has empty parts, `.` or `..`.
+pub fn prefix(path: &str) -> Result<Option<Place>, Error> {
     let refused = |cause: &str| Err(Error::new(Code::BadPath, "read scope", path, cause));
     let Some(inner) = path.strip_prefix('/') else { return refused("the path of a scope begins with /") };
     let inner = inner.strip_suffix('/').unwrap_or(inner);

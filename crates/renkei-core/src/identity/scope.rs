@@ -160,6 +160,15 @@ impl Scope {
         given.peek().is_some() && given.fold(Rights::NONE, |all, permit| all | permit.rights).contains(rights)
     }
 
+    /// Whether it is about a place, or one below it.
+    pub fn meets(&self, site: &SiteName, place: &Place) -> bool {
+        let is_below = |permit: &Permit| {
+            let Permit { site: of, place: inner, .. } = permit;
+            of == site && inner.storage == place.storage && inner.path.starts_with(&place.path)
+        };
+        self.permits.iter().any(|permit| permit.reaches(site, place) || is_below(permit))
+    }
+
     /// Whether it gives all these rights to any place of a site.
     pub fn names(&self, site: &SiteName, rights: Rights) -> bool {
         self.permits.iter().any(|permit| permit.site == *site && permit.rights.contains(rights))

@@ -366,6 +366,14 @@ pub enum Request {
     },
     /// Since wire 4: queue these transfers; idempotent for each of them. Answer: `Submitted`.
     SubmitCopies(#[serde(deserialize_with = "batch")] Vec<Submission>),
+    /// Since wire 4: a user asks for a macaroon. Answer: `Token`.
+    IssueToken {
+        /// Its caveats.
+        #[serde(deserialize_with = "batch")]
+        caveats: Vec<String>,
+        /// Its validity, in seconds.
+        seconds: u32,
+    },
 }
 
 impl Request {
@@ -600,6 +608,8 @@ pub enum Reply {
     Ways(#[serde(deserialize_with = "batch")] Vec<TriedWay>),
     /// To `OpenCopy`: what becomes of the sources; `Opened` or `Granted` follows.
     Layout(CopyLayout),
+    /// To `IssueToken`: the token's text.
+    Token(String),
 }
 
 /// The result of probing one way from a PoP to a site.

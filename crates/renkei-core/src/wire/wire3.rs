@@ -104,7 +104,8 @@ impl Request {
             Request::OpenCopy { .. }
             | Request::PushCopy { .. }
             | Request::KnownChecksum { .. }
-            | Request::SubmitCopies(_) => WireVersion::V4,
+            | Request::SubmitCopies(_)
+            | Request::IssueToken { .. } => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -132,6 +133,7 @@ impl Request {
                 let older = all.into_iter().map(SubmissionFound::of);
                 older.collect::<Result<_, _>>().map(Request::Submit)
             }
+            Request::IssueToken { .. } => Err(lacks("it issues no tokens, which need wire 4")),
             Request::KnownChecksum { .. } => {
                 Err(lacks("it tells no remembered checksums, which need wire 4"))
             }

@@ -70,6 +70,7 @@ fn messages() -> Vec<(String, Message)> {
         [("into", CopyLayout::Into), ("as", CopyLayout::As), ("would-go-into", CopyLayout::WouldGoInto)];
     let control = layouts.map(|(name, layout)| (format!("control-31-{name}"), Control::Layout(layout)));
     let reply = layouts.map(|(name, layout)| (format!("reply-26-{name}"), Reply::Layout(layout)));
+    let issued = ("reply-27".to_owned(), Reply::Token("AgEDa2Vr".into()));
     let senders = [
         ("asker", CopySender::Asker),
         ("pop-for", CopySender::PopFor(vec![vec![48, 130], vec![48]])),
@@ -85,8 +86,11 @@ fn messages() -> Vec<(String, Message)> {
     let (from, to) = (site("kek"), site("titech"));
     let submission = Submission { from, send: open_send(), to, copy: copy(), terms: terms_of_queued() };
     requests.push(("request-45".into(), Request::SubmitCopies(vec![submission])));
+    let token =
+        Request::IssueToken { caveats: vec!["path:/data".into(), "activity:LIST".into()], seconds: 3600 };
+    requests.push(("request-46".into(), token));
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
-    let reply = reply.into_iter().map(|(name, message)| (name, Message::Reply(message)));
+    let reply = reply.into_iter().chain([issued]).map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
     let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
     let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];

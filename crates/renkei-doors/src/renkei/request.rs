@@ -83,6 +83,11 @@ pub(super) fn handle(
         Request::Unfinished(about) if proof.principal.user_name().is_none() => {
             site.transfers().give_up_for(proof, &about).map(Reply::Unfinished).map(Outcome::Reply)
         }
+        Request::IssueToken { caveats, seconds } => site
+            .context()
+            .issue_token(proof, &caveats, Duration::from_secs(seconds.into()))
+            .map(Reply::Token)
+            .map(Outcome::Reply),
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.relay().expect_here(&access, &request)?;

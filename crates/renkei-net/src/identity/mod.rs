@@ -3,7 +3,7 @@
 //! [`authority`] issues and revokes certificates, and hands over to its successor. [`trust`] has the cards of the
 //! trusted sites. [`verify`] verifies a peer's chain, [`tls`] configures the connections, [`map`] finds a principal's
 //! account and [`account`] makes a thread that works as it. [`login`] issues certificates to local users,
-//! [`delegation`] those that transfers work with, [`agency`] those of agents, [`mounting`] those of mounts. The rules
+//! [`delegation`] those that transfers work with, [`agency`] those of agents, [`mounting`] those of mounts; [`token`] has bearer tokens. The rules
 //! of mapping are in `renkei_core::identity`.
 
 pub mod account;
@@ -21,6 +21,7 @@ pub mod testing;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod tls;
+pub mod token;
 pub mod trust;
 pub mod verify;
 pub mod web;

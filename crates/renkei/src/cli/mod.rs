@@ -28,6 +28,7 @@ mod queue;
 mod remedy;
 mod route;
 mod time;
+mod token;
 mod volume;
 mod volume_path;
 mod whoami;
@@ -89,6 +90,7 @@ enum Command {
     Join(admin::join::Args),
     Map(admin::map::Args),
     Login(login::Args),
+    Token(token::Args),
     Cp(copy::cp::Args),
     Sync(copy::sync::Args),
     Ls(files::ls::Args),
@@ -155,6 +157,7 @@ impl Command {
             Command::Join(args) => admin::join::run(args, context),
             Command::Map(args) => admin::map::run(args, context),
             Command::Login(args) => login::run(args, context),
+            Command::Token(args) => token::run(args, context),
             Command::Cp(args) => copy::cp::run(args, context),
             Command::Sync(args) => copy::sync::run(args, context),
             Command::Ls(args) => files::ls::run(args, context),

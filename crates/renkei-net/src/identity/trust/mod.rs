@@ -163,6 +163,11 @@ impl Trust {
         self.lists.get(site).is_none_or(|list| list.rank.0)
     }
 
+    /// Whether the known list of a site has a serial. An unreadable entry counts as this one.
+    pub fn is_revoked(&self, site: &SiteName, serial: &[u8]) -> bool {
+        self.parsed_list(site).is_some_and(|list| !matches!(list.find_serial(serial), Ok(None)))
+    }
+
     pub(super) fn parsed_list(&self, site: &SiteName) -> Option<&webpki::CertRevocationList<'static>> {
         self.lists.get(site).map(|list| &list.parsed)
     }

@@ -1,0 +1,9 @@
+//! Bearer tokens: macaroons that the PoP issues, and their caveats.
+//!
+//! A token proves what its text says to whoever verifies it; its holder shows it with each request. A token is a
+//! restricted credential: its [`Scope`](renkei_core::identity::Scope) is checked as that of any other.
+
+pub mod bearer;
+pub mod caveat;
+pub mod macaroon;
+mod net;
