@@ -144,6 +144,11 @@ impl Home {
         self.pki_dir().join(format!("handover-{number}.toml"))
     }
 
+    /// The issuers whose tokens the PoP accepts.
+    pub fn issuers_file(&self) -> PathBuf {
+        self.config.join("issuers.toml")
+    }
+
     /// Key that signs the tokens of the PoP.
     pub fn token_key(&self) -> PathBuf {
         self.pki_dir().join("token.key")

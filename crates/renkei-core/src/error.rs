@@ -449,6 +449,16 @@ codes! {
         "get a new token; if it should still be good, synchronise the clocks with NTP";
     TokenElsewhere = "RK-AUTH-32", Identity, Never, "the token is not good for this client's address",
         "use the token from an address that it names, or get one without `--ip`";
+    TokenNotYetValid = "RK-AUTH-33", Identity, Never, "the token is not valid yet",
+        "one of the two clocks is wrong; synchronise them with NTP";
+    TokenAudience = "RK-AUTH-34", Identity, Never, "the token is for another service",
+        "get a token whose audience is this PoP: https://HOST:PORT as it announces itself, or what `renkei issuer list` shows";
+    IssuerUnknown = "RK-AUTH-35", Identity, Never, "the token's issuer is not trusted here",
+        "administrators: `renkei issuer add NAME URL`";
+    TokenSignature = "RK-AUTH-36", Identity, Never, "the signature of the token is not one of its issuer",
+        "get a new token; if all of an issuer's tokens are refused so, compare its keys with its administrator";
+    IssuerUnreachable = "RK-AUTH-37", Unavailable, Later, "the keys of the token's issuer cannot be fetched",
+        "try again later; see the cause: the PoP fetches URL/.well-known/openid-configuration and the keys that it names";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",

@@ -2,19 +2,20 @@
 //!
 //! [`tls`] has the streams for control and data, with a record layer of its own for data; [`control`] is the control
 //! stream of a session, [`handshake`] the beginning of an accepted connection, [`reverse_registry`] the reverse
-//! connections and dial-back. [`socket`] shows what the kernel knows of a connection, and [`splice`] relays its bytes.
+//! connections and dial-back. [`socket`] shows what the kernel knows of a connection, and [`splice`] relays its bytes,
+//! [`http_client`] has small exchanges with web servers.
 //! [`identity`] has certificates, trust between sites, accounts and login. Uses: `renkei-core`, `renkei-store`,
 //! `renkei-config`. Non-goals: transfers, and the choice of a way to a site, which are the mover's.
 
 pub mod control;
 pub mod handshake;
+pub mod http_client;
 pub mod identity;
 pub mod reverse_registry;
 pub mod socket;
 pub mod splice;
 pub mod tls;
 mod tls_records;
-pub mod webhook;
 
 use std::time::{Duration, SystemTime};
 

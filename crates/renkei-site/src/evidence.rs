@@ -54,6 +54,9 @@ impl Evidence {
     /// # Errors
     /// As [`Evidence::judge`]; `NotMapped` if it proves another principal by now.
     pub(crate) fn judge_again(&self, was: &Principal, now: &Snapshot, at: SystemTime) -> Result<(), Error> {
+        if let Evidence::Token(shown) = self {
+            return shown.judge_again(was, now, at);
+        }
         let (principal, _) = self.judge(now, at)?;
         match self {
             Evidence::Uid(uid) if principal != *was => {

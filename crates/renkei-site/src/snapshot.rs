@@ -18,6 +18,8 @@ use renkei_net::identity::authority::rotation;
 use renkei_net::identity::credential::Credential;
 use renkei_net::identity::tls::server_config_with;
 use renkei_net::identity::token::bearer::TokenKey;
+use renkei_net::identity::token::issuers::Issuers;
+use renkei_net::identity::token::keys::IssuerKeys;
 use renkei_net::identity::trust::Trust;
 use renkei_net::identity::web::{WebCertificate, http_config, http_config_with_clients};
 use renkei_store::Store;
@@ -55,6 +57,7 @@ struct Shared {
     open_volumes: Arc<Volumes>,
     remote: Arc<RemoteSlot>,
     web: Arc<WebCertificate>,
+    issuer_keys: Arc<IssuerKeys>,
 }
 
 /// Stamps of the files when they were read, to detect changes.
@@ -120,6 +123,9 @@ pub struct Snapshot {
     pub volumes: BTreeMap<String, VolumeConfig>,
     /// The key of the PoP's tokens, once it issued one.
     pub(super) token_key: Option<TokenKey>,
+    /// The issuers whose tokens are accepted.
+    pub(super) issuers: Issuers,
+    pub(super) issuer_keys: Arc<IssuerKeys>,
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
     open_volumes: Arc<Volumes>,
@@ -139,6 +145,7 @@ impl Snapshot {
             open_volumes: Arc::new(Volumes::new(home, &config.catalogue)),
             remote: Arc::default(),
             web: Arc::default(),
+            issuer_keys: Arc::new(IssuerKeys::new(home)),
         };
         shared.web.look(&config.web);
         // Flags apply to this process only; commands in the directory announce the endpoints in the files.
@@ -169,7 +176,7 @@ impl Snapshot {
         let mut volumes = volume_config::load(home)?;
         // If both were created by hand, the storage takes precedence.
         volumes.retain(|name, _| !config.storage.contains_key(name));
-        let Shared { buffer, open_volumes, remote, web } = shared;
+        let Shared { buffer, open_volumes, remote, web, issuer_keys } = shared;
         let mut trust = Trust::load(home)?;
         trust.announce(&listening.announced);
         Ok(Snapshot {
@@ -183,6 +190,8 @@ impl Snapshot {
             web,
             trust: Arc::new(trust),
             token_key: TokenKey::load(home)?,
+            issuers: Issuers::load(home)?,
+            issuer_keys,
             listening,
             mapping: Mapping::parse(&map)?,
             credential,
@@ -208,6 +217,7 @@ impl Snapshot {
             open_volumes: self.open_volumes.clone(),
             remote: self.remote.clone(),
             web: self.web.clone(),
+            issuer_keys: self.issuer_keys.clone(),
         };
         let fresh = Self::load_after(home, config, listening, &self.storages, shared, mark)?;
         self.close_removed(&fresh, home);
@@ -515,6 +525,7 @@ pub fn mark(home: &Home) -> Mark {
     let files = [
         home.config_file(),
         home.map_file(),
+        home.issuers_file(),
         home.volumes_dir(),
         home.trust_dir(),
         home.crl_dir(),

@@ -15,13 +15,30 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The users that a rule is about: `alice@titech` or `*@titech`.
+/// Whom a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    /// The site.
-    pub site: SiteName,
-    /// The user; `None` for all users of the site.
-    pub user: Option<String>,
+pub enum Pattern {
+    /// Users of a site: `alice@titech` or `*@titech`.
+    Users {
+        /// The site.
+        site: SiteName,
+        /// The user; `None` for all users of the site.
+        user: Option<String>,
+    },
+    /// A subject of a token issuer: `token:https://issuer.example#subject`.
+    Subject {
+        /// The issuer's URL.
+        issuer: String,
+        /// The subject.
+        subject: String,
+    },
+    /// Subjects in a group: `group:https://issuer.example#/wlcg/xfers`.
+    Group {
+        /// The issuer's URL.
+        issuer: String,
+        /// The group.
+        group: String,
+    },
 }
 
 /// The account that a rule maps to.
@@ -134,8 +151,8 @@ impl Mapping {
     pub fn of_account(&self, account: &str, own: OwnUsers<'_>) -> String {
         let mut best = BTreeMap::<(&str, Option<&str>), &Rule>::new();
         for rule in &self.rules {
-            let known =
-                best.entry((rule.pattern.site.as_str(), rule.pattern.user.as_deref())).or_insert(rule);
+            let Some((site, user)) = rule.pattern.users() else { continue };
+            let known = best.entry((site.as_str(), user)).or_insert(rule);
             if rule.account == AccountRule::Nobody && known.account != AccountRule::Nobody {
                 *known = rule;
             }
@@ -160,14 +177,29 @@ impl Mapping {
         lines.map(|line| line + "\n").collect()
     }
 
-    fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
-        let of_site = || self.rules.iter().filter(|rule| rule.pattern.site == *site);
-        let first = |is_meant: &dyn Fn(&&Rule) -> bool| {
-            let shuts_out = |rule: &&Rule| rule.account == AccountRule::Nobody && is_meant(rule);
-            of_site().find(shuts_out).or_else(|| of_site().find(is_meant))
+    /// The rule for the holder of a token: one for the subject before those for groups, which count in their order.
+    pub fn of_token(&self, issuer: &str, subject: &str, groups: &[String]) -> Option<Verdict> {
+        let is_subject = |pattern: &Pattern| match pattern {
+            Pattern::Subject { issuer: of, subject: named } => of == issuer && named == subject,
+            _ => false,
         };
-        first(&|rule| rule.pattern.user.as_deref() == Some(name))
-            .or_else(|| first(&|rule| rule.pattern.user.is_none()))
+        let in_group = |pattern: &Pattern, held: &String| match pattern {
+            Pattern::Group { issuer: of, group } => of == issuer && group == held,
+            _ => false,
+        };
+        let by_group = || groups.iter().find_map(|held| self.first(&|pattern| in_group(pattern, held)));
+        self.first(&is_subject).or_else(by_group).map(|rule| rule.apply(subject))
+    }
+
+    fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
+        self.first(&|pattern| pattern.users() == Some((site, Some(name))))
+            .or_else(|| self.first(&|pattern| pattern.users() == Some((site, None))))
+    }
+
+    /// Of the rules that match, the first that denies, else the first.
+    fn first(&self, is_meant: &dyn Fn(&Pattern) -> bool) -> Option<&Rule> {
+        let matching = || self.rules.iter().filter(|rule| is_meant(&rule.pattern));
+        matching().find(|rule| rule.account == AccountRule::Nobody).or_else(|| matching().next())
     }
 }
 
@@ -183,7 +215,8 @@ impl Rule {
                 return Verdict { account: None, why: Why::ShutOut { line: self.line } };
             }
         };
-        let is_wildcard = self.pattern.user.is_none() && self.account == AccountRule::SameName;
+        let is_of_site = matches!(self.pattern, Pattern::Users { user: None, .. });
+        let is_wildcard = is_of_site && self.account == AccountRule::SameName;
         let why = Why::Rule { rule: self.to_string(), line: self.line, is_wildcard };
         Verdict { account: Some(account.into()), why }
     }
@@ -197,15 +230,42 @@ fn without_rule(site: &SiteName, name: &str, own: OwnUsers<'_>) -> Verdict {
 }
 
 impl Pattern {
-    /// Parses `alice@titech` or `*@titech`.
+    /// Parses `alice@titech`, `*@titech`, `token:ISSUER#SUBJECT` or `group:ISSUER#/GROUP`.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let bad = || bad_rule(text, "write alice@SITE, or *@SITE for all users of a site");
+        let of_issuer = |rest: &str| {
+            let (issuer, name) =
+                rest.split_once('#').filter(|(issuer, name)| !issuer.is_empty() && !name.is_empty())?;
+            issuer.starts_with("https://").then(|| (issuer.to_owned(), name.to_owned()))
+        };
+        let bad = |why| bad_rule(text, why);
+        if let Some(rest) = text.strip_prefix("token:") {
+            let (issuer, subject) =
+                of_issuer(rest).ok_or_else(|| bad("write token:https://ISSUER#SUBJECT"))?;
+            return Ok(Pattern::Subject { issuer, subject });
+        }
+        if let Some(rest) = text.strip_prefix("group:") {
+            let (issuer, group) = of_issuer(rest).ok_or_else(|| bad("write group:https://ISSUER#/GROUP"))?;
+            return Ok(Pattern::Group { issuer, group });
+        }
+        let bad = || {
+            bad(
+                "write alice@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT or group:ISSUER#/GROUP",
+            )
+        };
         let (user, site) = text.split_once('@').ok_or_else(bad)?;
         let site = SiteName::parse(site).map_err(|_| bad())?;
         match user {
-            "*" => Ok(Pattern { site, user: None }),
-            user if is_user_name(user) => Ok(Pattern { site, user: Some(user.into()) }),
+            "*" => Ok(Pattern::Users { site, user: None }),
+            user if is_user_name(user) => Ok(Pattern::Users { site, user: Some(user.into()) }),
             _ => Err(bad()),
+        }
+    }
+
+    /// The users of a site that it is about: one, or all of them.
+    pub fn users(&self) -> Option<(&SiteName, Option<&str>)> {
+        match self {
+            Pattern::Users { site, user } => Some((site, user.as_deref())),
+            Pattern::Subject { .. } | Pattern::Group { .. } => None,
         }
     }
 }
@@ -230,7 +290,7 @@ fn is_account_name(text: &str) -> bool {
 }
 
 fn parse_line(line: &str, number: usize) -> Result<Option<Rule>, Error> {
-    let content = line.split('#').next().unwrap_or_default();
+    let content = without_comment(line);
     let words: Vec<&str> = content.split_whitespace().collect();
     let (pattern, account) = match words[..] {
         [] => return Ok(None),
@@ -239,7 +299,17 @@ fn parse_line(line: &str, number: usize) -> Result<Option<Rule>, Error> {
     };
     let pattern = Pattern::parse(pattern).map_err(|error| at_line(error, number))?;
     let account = AccountRule::parse(account).map_err(|error| at_line(error, number))?;
+    if pattern.users().is_none() && account == AccountRule::SameName {
+        return Err(at_line(bad_rule(content.trim(), "a rule for tokens names an account"), number));
+    }
     Ok(Some(Rule { pattern, account, line: number }))
+}
+
+/// A comment begins with a `#` at the start of a word: patterns for tokens have one inside.
+fn without_comment(line: &str) -> &str {
+    let begins = |at: &usize| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
+    let end = line.match_indices('#').map(|(at, _)| at).find(begins);
+    &line[..end.unwrap_or(line.len())]
 }
 
 fn at_line(mut error: Error, number: usize) -> Error {
@@ -255,7 +325,11 @@ fn bad_rule(text: &str, why: &str) -> Error {
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.user.as_deref().unwrap_or("*"), self.site)
+        match self {
+            Pattern::Users { site, user } => write!(f, "{}@{site}", user.as_deref().unwrap_or("*")),
+            Pattern::Subject { issuer, subject } => write!(f, "token:{issuer}#{subject}"),
+            Pattern::Group { issuer, group } => write!(f, "group:{issuer}#{group}"),
+        }
     }
 }
 

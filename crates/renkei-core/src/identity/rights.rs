@@ -29,11 +29,14 @@ const NAMES: [(Rights, &str); 6] = [
 
 /// The words of the profile, and their rights. `storage.read` includes the list of a directory: the profile has no word
 /// for it, and no tree is read without. `storage.modify` includes `storage.create`, and removal.
-const WORDS: [(&str, Rights); 4] = [
+const WORDS: [(&str, Rights); 6] = [
     ("storage.read", Rights::READ.and(Rights::LIST)),
     ("storage.create", Rights::CREATE),
     ("storage.modify", Rights::CREATE.and(Rights::MODIFY).and(Rights::DELETE)),
     ("storage.stage", Rights::STAGE),
+    // Of SciTokens.
+    ("read", Rights::READ.and(Rights::LIST)),
+    ("write", Rights::CREATE.and(Rights::MODIFY).and(Rights::DELETE)),
 ];
 
 impl Rights {
@@ -127,6 +130,12 @@ pub struct Capability {
 }
 
 impl Capability {
+    /// Whether a word of a scope is about storage.
+    pub fn is_word(text: &str) -> bool {
+        let name = text.split(':').next().unwrap_or_default();
+        WORDS.iter().any(|(known, _)| *known == name)
+    }
+
     /// Parses one word, such as `storage.read:/data`.
     ///
     /// # Errors

@@ -142,10 +142,10 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 
 #[test]
 fn every_message_is_recorded() {
-    assert!(has_variant::<Control>(31) && has_variant::<Request>(45) && has_variant::<Reply>(26));
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(46) && has_variant::<Reply>(27));
     assert!(has_variant::<Op>(26) && has_variant::<Answer>(10));
     assert!(!has_variant::<Control>(32), "record the new message here");
-    assert!(!has_variant::<Request>(46), "record the new request here");
-    assert!(!has_variant::<Reply>(27), "record the new reply here");
+    assert!(!has_variant::<Request>(47), "record the new request here");
+    assert!(!has_variant::<Reply>(28), "record the new reply here");
     assert!(!has_variant::<Op>(27) && !has_variant::<Answer>(11), "record the new operation here");
 }

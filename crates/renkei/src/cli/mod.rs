@@ -17,6 +17,7 @@ mod docs;
 mod doctor;
 mod files;
 mod glob;
+mod issuer;
 mod lab;
 mod login;
 mod man;
@@ -89,6 +90,7 @@ enum Command {
     Invite(admin::invite::Args),
     Join(admin::join::Args),
     Map(admin::map::Args),
+    Issuer(issuer::Args),
     Login(login::Args),
     Token(token::Args),
     Cp(copy::cp::Args),
@@ -156,6 +158,7 @@ impl Command {
             Command::Invite(args) => admin::invite::run(args, context),
             Command::Join(args) => admin::join::run(args, context),
             Command::Map(args) => admin::map::run(args, context),
+            Command::Issuer(args) => issuer::run(args, context),
             Command::Login(args) => login::run(args, context),
             Command::Token(args) => token::run(args, context),
             Command::Cp(args) => copy::cp::run(args, context),

@@ -13,6 +13,7 @@ use renkei_core::identity::{AccountRule, Mapping, Pattern, Principal, Why};
 use renkei_core::remedy::{explained, fill};
 use renkei_net::identity::account::Account;
 use renkei_net::identity::map;
+use renkei_net::identity::token::issuers::Issuers;
 use renkei_net::identity::trust::Trust;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -31,7 +32,7 @@ pub struct Args {
 enum Action {
     /// Add a rule
     Add {
-        /// USER@SITE, or *@SITE for all users of a site
+        /// USER@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT or group:ISSUER#/GROUP
         pattern: String,
         /// The local account, or * for the account of the user's own name
         account: String,
@@ -180,8 +181,16 @@ fn doubts(home: &Home, pattern: &str, account: &str) -> Result<Vec<String>, Erro
             Ok(_) => {}
         }
     }
-    if Trust::load(home)?.card(&pattern.site).is_none() {
-        doubts.push(format!("no site {} is known here (`renkei trust list`)", pattern.site));
+    match &pattern {
+        Pattern::Users { site, .. } if Trust::load(home)?.card(site).is_none() => {
+            doubts.push(format!("no site {site} is known here (`renkei trust list`)"));
+        }
+        Pattern::Subject { issuer, .. } | Pattern::Group { issuer, .. }
+            if Issuers::load(home)?.named(issuer).is_none() =>
+        {
+            doubts.push(format!("no issuer {issuer} is known here (`renkei issuer list`)"));
+        }
+        _ => {}
     }
     Ok(doubts)
 }

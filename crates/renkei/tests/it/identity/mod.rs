@@ -11,3 +11,4 @@ pub(crate) mod restricted;
 pub(crate) mod revoked;
 pub(crate) mod rotation;
 pub(crate) mod safety;
+pub(crate) mod tokens;

@@ -1,23 +1,26 @@
-//! Delivery of a webhook: one HTTP/1.1 POST on a connection of its own.
+//! Small exchanges with web servers, each one HTTP/1.1 request on a connection of its own: the delivery of a webhook, and
+//! the documents of a token issuer.
 //!
-//! Only the status of the answer is used, and redirects are not followed. `WITHIN` is the timeout of the whole
-//! exchange, however slowly a server answers.
+//! Redirects are not followed. `WITHIN` is the timeout of the whole exchange, however slowly a server answers.
 
 use axum::body::Body;
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use renkei_core::queue::webhook::Address;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Timeout of a delivery.
+/// Timeout of an exchange.
 const WITHIN: Duration = Duration::from_secs(10);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -27,41 +30,76 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 /// The reason of the failure, as text: also any status but 200 to 299.
 pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, ask(address, body, tls)).await });
-    // A pending name lookup is abandoned.
-    runtime.shutdown_background();
-    match asked {
-        Ok(Ok(status)) if status.is_success() => Ok(()),
-        Ok(Ok(status)) => Err(format!("the server answered {}", status.as_u16())),
-        Ok(Err(error)) => Err(with_causes(&*error)),
-        Err(_) => Err("it took too long".into()),
-    }
+    let request = Request::post(&address.path).header(CONTENT_TYPE, "application/json");
+    exchange(address, request, Body::from(body.to_owned()), tls, 0).map(drop)
 }
 
-async fn ask(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<StatusCode, Failure> {
+/// Gets a document of at most `limit` bytes; `tls` has the trusted roots for an `https` server.
+///
+/// # Errors
+/// The reason of the failure, as text: also any status but 200 to 299.
+pub fn get(address: &Address, tls: &Arc<ClientConfig>, limit: usize) -> Result<Vec<u8>, String> {
+    exchange(address, Request::get(&address.path), Body::empty(), tls, limit)
+}
+
+/// One exchange; gives the body of the answer up to a limit, 0 for none of it.
+fn exchange(
+    address: &Address,
+    request: hyper::http::request::Builder,
+    body: Body,
+    tls: &Arc<ClientConfig>,
+    limit: usize,
+) -> Result<Vec<u8>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let request = request.header(HOST, address.authority()).header(USER_AGENT, super::SOFTWARE).body(body);
+    let request = request.map_err(|error| error.to_string())?;
+    let asked = async {
+        let response = ask(address, request, tls).await.map_err(|error| with_causes(&*error))?;
+        match response.status() {
+            status if !status.is_success() => Err(format!("the server answered {}", status.as_u16())),
+            _ if limit == 0 => Ok(Vec::new()),
+            _ => collect(response.into_body(), limit).await,
+        }
+    };
+    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, asked).await });
+    // A pending name lookup is abandoned.
+    runtime.shutdown_background();
+    asked.unwrap_or_else(|_| Err("it took too long".into()))
+}
+
+async fn ask(
+    address: &Address,
+    request: Request<Body>,
+    tls: &Arc<ClientConfig>,
+) -> Result<Response<Incoming>, Failure> {
     let sock = TcpStream::connect((address.host.as_str(), address.port)).await?;
     if !address.https {
-        return ask_on(sock, address, body).await;
+        return ask_on(sock, request).await;
     }
     let name = ServerName::try_from(address.host.clone())?;
-    ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, address, body).await
+    ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, request).await
 }
 
 async fn ask_on(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    address: &Address,
-    body: &str,
-) -> Result<StatusCode, Failure> {
+    request: Request<Body>,
+) -> Result<Response<Incoming>, Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = Request::post(&address.path)
-        .header(HOST, address.authority())
-        .header(USER_AGENT, super::SOFTWARE)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Body::from(body.to_owned()))?;
-    Ok(sender.send_request(request).await?.status())
+    Ok(sender.send_request(request).await?)
+}
+
+async fn collect(mut body: Incoming, limit: usize) -> Result<Vec<u8>, String> {
+    let mut all = Vec::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|error| with_causes(&error))?;
+        all.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        if all.len() > limit {
+            return Err(format!("the answer is longer than {limit} bytes"));
+        }
+    }
+    Ok(all)
 }
 
 /// The error with its causes: that of the library says little by itself.
@@ -121,6 +159,25 @@ mod tests {
                 asked.contains("content-length: 7\r\n") && asked.ends_with("\r\n\r\n{\"a\":1}"),
                 "{asked}"
             );
+        }
+    }
+
+    #[test]
+    fn documents_are_read_up_to_a_limit() {
+        for (limit, read) in
+            [(5, Ok(b"hello".to_vec())), (4, Err("the answer is longer than 4 bytes".into()))]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = Address::parse(&format!("http://{}/keys", listener.local_addr().unwrap())).unwrap();
+            let served = std::thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                let mut part = [0; 4096];
+                let count = stream.read(&mut part).unwrap();
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+                String::from_utf8(part[..count].to_vec()).unwrap()
+            });
+            assert_eq!(get(&address, &client(RootCertStore::empty()), limit), read);
+            assert!(served.join().unwrap().starts_with("GET /keys HTTP/1.1\r\n"));
         }
     }
 
