@@ -8,8 +8,6 @@ use crate::error::{Code, Error};
 use crate::former_names;
 use crate::ids::TransferId;
 use crate::path::{Place, RelPath, SiteName};
-use crate::wire::wire3::OpenFound;
-use crate::wire::message::OpenSend;
 use crate::wire::queue::Submission;
 use serde::{Deserialize, Serialize};
 use std::fmt;

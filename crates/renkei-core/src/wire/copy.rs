@@ -3,14 +3,14 @@
 //! The asker describes the copy once ([`OpenCopy`]); the destination looks at what is there, refuses or answers with a
 //! [`CopyLayout`], creates a missing directory, and opens the transfer or grants it to the site that sends.
 
-use crate::wire::types::Class;
-use crate::wire::message::OpenReceive;
 use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 use crate::mover::layout::{CopyForm, CopyLayout, Found, ResolvedLayout, refuse_overlap};
 use crate::mover::offer::ReceiveOptions;
 use crate::path::{Place, RelPath, SiteName};
+use crate::wire::message::OpenReceive;
+use crate::wire::types::Class;
 use serde::{Deserialize, Serialize};
 
 /// Maximum sources of one copy that a site sends; the sender holds a descriptor for each.

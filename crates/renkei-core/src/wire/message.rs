@@ -10,8 +10,6 @@ use super::unfinished::{AboutUnfinished, UnfinishedReply};
 use super::violation;
 use super::volume::{AboutVolume, VolumeReply};
 use crate::batch::batch;
-use crate::wire::wire3::OpenFound;
-use crate::wire::wire3::SubmissionFound;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::ids::EntryId;
@@ -20,6 +18,8 @@ use crate::mover::layout::CopyLayout;
 use crate::path::{Place, RelPath, SiteName};
 use crate::queue::Change;
 use crate::route::Way;
+use crate::wire::wire3::OpenFound;
+use crate::wire::wire3::SubmissionFound;
 use serde::{Deserialize, Serialize};
 
 pub use super::types::{Algorithm, Class, Space};

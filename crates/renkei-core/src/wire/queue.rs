@@ -1,16 +1,15 @@
 //! Messages about queued transfers.
 
 use super::buffer::Buffered;
-use crate::wire::wire3::OpenFound;
-use crate::wire::message::OpenSend;
-use crate::wire::types::Class;
 use crate::batch::batch;
-use crate::wire::copy::OpenCopy;
 use crate::error::Error;
 use crate::ids::TransferId;
 use crate::mover::summary::{EntryFailure, Progress, Summary};
 use crate::path::SiteName;
 use crate::queue::State;
+use crate::wire::copy::OpenCopy;
+use crate::wire::message::OpenSend;
+use crate::wire::types::Class;
 use serde::{Deserialize, Serialize};
 
 /// Longest label, in bytes.

@@ -58,7 +58,8 @@ pub async fn serve(
         .1
         .peer_certificates()
         .map(|chain| chain.iter().cloned().map(CertificateDer::into_owned));
-    let client = Client { chain: chain.map(Iterator::collect), activity: Activity::default() };
+    let address = peer.ip().to_canonical();
+    let client = Client { chain: chain.map(Iterator::collect), address, activity: Activity::default() };
     let service = TowerToHyperService::new(router(site, client.clone()));
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

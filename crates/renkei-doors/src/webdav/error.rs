@@ -13,6 +13,13 @@ pub(super) fn status(error: &Error) -> StatusCode {
         Code::NameTooLong => StatusCode::URI_TOO_LONG,
         Code::DigestMismatch => StatusCode::BAD_REQUEST,
         Code::LockHeld => StatusCode::LOCKED,
+        Code::TokenInvalid
+        | Code::TokenExpired
+        | Code::TokenNotYetValid
+        | Code::TokenElsewhere
+        | Code::TokenAudience
+        | Code::TokenSignature
+        | Code::IssuerUnknown => StatusCode::UNAUTHORIZED,
         _ => by_kind(error),
     }
 }

@@ -1,12 +1,13 @@
 //! Files over HTTP and WebDAV of classes 1 to 3: `/STORAGE/PATH` is a file or directory (RFC 9110, RFC 4918).
 //!
 //! The door translates requests into calls of the file service ([`renkei_mover::files::workspace`]), which authorises and
-//! audits them and executes them as the account of the client. A client proves who it is by its certificate; whoever shows none
-//! learns nothing but that. Content is read and written by blocking threads in blocks; between two blocks of a slow
+//! audits them and executes them as the account of the client. A client proves who it is by a token or its certificate; a client
+//! that shows neither learns nothing but that. Content is read and written by blocking threads in blocks; between two blocks of a slow
 //! client no thread waits. Errors have the status of [`error`] and a body as in RFC 9457.
 //!
-//! Non-goals so far: tokens, transfers between servers.
+//! Non-goals so far: transfers between servers.
 
+mod authentication;
 mod body;
 mod conditions;
 mod copy;
@@ -14,6 +15,7 @@ mod dead_properties;
 mod digest;
 mod error;
 mod locks;
+mod macaroon_request;
 mod multistatus;
 mod namespace;
 mod properties;
@@ -26,21 +28,22 @@ mod xml;
 
 use crate::console;
 use crate::http::activity::Activity;
+use authentication::{challenge, unauthenticated};
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
-use axum::http::header::{ACCEPT, ALLOW, WWW_AUTHENTICATE};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use axum::http::{HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use error::problem;
-use renkei_core::error::{Code, Error};
+use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath, is_label};
 use renkei_mover::files::workspace::Workspace;
 use renkei_site::Site;
 use renkei_site::access::Access;
-use renkei_site::evidence::Evidence;
 use request::Target;
 use rustls::pki_types::CertificateDer;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The methods of the door.
@@ -57,6 +60,8 @@ const OWN_PAGES: [&str; 3] = ["console", "healthz", "metrics"];
 pub(crate) struct Client {
     /// The certificate chain that it showed, leaf first.
     pub(crate) chain: Option<Arc<[CertificateDer<'static>]>>,
+    /// Its address.
+    pub(crate) address: IpAddr,
     pub(crate) activity: Activity,
 }
 
@@ -79,34 +84,41 @@ pub(crate) async fn handle(
     if head.method == Method::OPTIONS {
         return ([(ALLOW, METHODS), CLASSES], StatusCode::OK).into_response();
     }
-    let Some(chain) = client.chain.clone() else {
+    let Some(evidence) = authentication::evidence(&client, &head) else {
         let accepted = head.headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
         return match accepted {
             Some(accepted) if accepted.contains("text/html") => console::nothing_here(&site).await,
-            _ => anonymous(&site),
+            _ => unauthenticated(&site),
         };
     };
     let target = match Target::parse(&head) {
         Ok(target) => target,
         Err(error) => return problem(&error.at(site.name().as_str())),
     };
-    let side = site.name();
+    let (side, answering) = (site.name(), site.clone());
     let method = head.method.clone();
     let activity = client.activity;
     let done = match method.as_str() {
-        "GET" | "HEAD" => read::get(site, chain, target, activity).await,
-        "PUT" => write::put(site, chain, target, body, activity).await,
+        "GET" | "HEAD" => read::get(site, evidence, target, activity).await,
+        "PUT" => write::put(site, evidence, target, body, activity).await,
         "PROPFIND" | "PROPPATCH" | "LOCK" | "UNLOCK" => {
-            let open = move || Session::open(site, chain);
+            let open = move || Session::open(site, evidence);
             with_document(open, method, target, body, activity).await
         }
+        "POST" if is_for_macaroon(&target) => {
+            macaroon_request::answer(site, evidence, target, body, activity).await
+        }
         "DELETE" | "MKCOL" | "MOVE" | "COPY" => {
-            let work = move || namespace::change(&Session::open(site, chain)?, &method, &target);
+            let work = move || namespace::change(&Session::open(site, evidence)?, &method, &target);
             activity.run(work).await
         }
         _ => return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, METHODS)]).into_response(),
     };
-    done.unwrap_or_else(|error| problem(&error.at(side.as_str())))
+    let response = done.unwrap_or_else(|error| problem(&error.at(side.as_str())));
+    match response.status() {
+        StatusCode::UNAUTHORIZED => challenge(&answering, response),
+        _ => response,
+    }
 }
 
 /// Executes a request whose body is a document.
@@ -128,30 +140,21 @@ async fn with_document(
     activity.run(work).await
 }
 
+/// Whether a request is one for a macaroon.
+fn is_for_macaroon(target: &Target) -> bool {
+    target
+        .headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(macaroon_request::TYPE.as_bytes()))
+}
+
 /// Whether a path is one of the PoP's own pages, or can be of no storage.
 fn is_page(path: &str) -> bool {
     let first = path.split('/').nth(1).unwrap_or_default();
     OWN_PAGES.contains(&first) || !is_label(first)
 }
 
-/// The answer to a client without a certificate.
-fn anonymous(site: &Site) -> Response {
-    let cause = "no certificate was shown; clients that offer HTTP/2 are not asked for one (curl: --http1.1 --cert FILE --key FILE)";
-    let error = Error::new(Code::NotAllowed, "authenticate", "", cause).at(site.name().as_str());
-    let mut response = problem(&error);
-    *response.status_mut() = StatusCode::UNAUTHORIZED;
-    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Certificate"));
-    response
-}
-
 impl Session {
-    /// Authenticates and authorises the client. Blocks: files of the PoP are read.
-    fn open(site: Arc<Site>, chain: Arc<[CertificateDer<'static>]>) -> Result<Self, Error> {
-        let proof = site.authenticate(Evidence::Chain(chain))?;
-        let access = site.authorise(&proof)?;
-        Ok(Session { site, access })
-    }
-
     /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
     /// path's parent.
     fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {

@@ -18,7 +18,7 @@ use renkei_core::units::hex;
 use renkei_core::wire::file;
 use renkei_mover::files::workspace::Reader;
 use renkei_site::Site;
-use rustls::pki_types::CertificateDer;
+use renkei_site::evidence::Evidence;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ struct Asked {
 /// Answers GET and HEAD.
 pub(super) async fn get(
     site: Arc<Site>,
-    chain: Arc<[CertificateDer<'static>]>,
+    evidence: Evidence,
     target: Target,
     activity: Activity,
 ) -> Result<Response, Error> {
     let open = move || {
-        let (files, path) = Session::open(site, chain)?.files(&target.place, Need::Read)?;
+        let (files, path) = Session::open(site, evidence)?.files(&target.place, Need::Read)?;
         let reader = files.open(&path)?;
         let digest = match Wanted::of(&target.headers) {
             Some(wanted) => {

@@ -17,7 +17,7 @@ use renkei_core::identity::Need;
 use renkei_core::lease::web_locks::Claim;
 use renkei_mover::files::workspace::{Create, Writer};
 use renkei_site::Site;
-use rustls::pki_types::CertificateDer;
+use renkei_site::evidence::Evidence;
 use std::mem::take;
 use std::sync::Arc;
 
@@ -36,12 +36,12 @@ struct Upload {
 /// Answers PUT.
 pub(super) async fn put(
     site: Arc<Site>,
-    chain: Arc<[CertificateDer<'static>]>,
+    evidence: Evidence,
     target: Target,
     body: Body,
     activity: Activity,
 ) -> Result<Response, Error> {
-    let open = move || Upload::begin(Session::open(site, chain)?, target);
+    let open = move || Upload::begin(Session::open(site, evidence)?, target);
     // The client that waits for `100 Continue` sends nothing before this.
     match activity.run(open).await {
         Ok(Ok(upload)) => {

@@ -22,14 +22,6 @@ const MAX_FILES: usize = 20;
 /// Most files that may import one another in a circle.
 const MAX_CIRCLE: usize = 4;
 
-/// Folders whose files import one another in a larger circle, and of how many files, those that declare modules among
-/// them. The numbers may only fall.
-const LARGE_CIRCLES: &[(&str, usize)] =
-    &[("crates/renkei-mount/src", 9), ("crates/renkei-site/src/volume", 16), ("crates/renkei-volume/src", 7)];
-
-/// Crates with folders that import one another in a circle, and of how many folders. The numbers may only fall.
-const CIRCLES_OF_FOLDERS: &[(&str, usize)] = &[("renkei-volume", 4), ("renkei", 6)];
-
 /// Clocks and chance, which the core gets as arguments.
 const IMPURE: &[&str] = &[
     "SystemTime::now",
@@ -448,11 +440,6 @@ fn circles<'g>(graph: &BTreeMap<&'g str, BTreeSet<&'g str>>) -> Vec<BTreeSet<&'g
 
 // ---- the rules -------------------------------------------------------------------------------------------------------
 
-/// What a list of exceptions allows.
-fn allowed(list: &[(&str, usize)], name: &str, otherwise: usize) -> usize {
-    list.iter().find(|(known, _)| *known == name).map_or(otherwise, |(_, most)| *most)
-}
-
 /// A folder is a room that one can overlook.
 fn too_many_files(all: &[Source]) -> Vec<String> {
     let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
@@ -468,7 +455,7 @@ fn large_circles(all: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for circle in circles(&imports(all)) {
         let folder = common_folder(&circle);
-        if circle.len() > allowed(LARGE_CIRCLES, &folder, MAX_CIRCLE) {
+        if circle.len() > MAX_CIRCLE {
             found.push(format!("{folder}: {} files import one another: {circle:?}", circle.len()));
         }
     }
@@ -499,7 +486,7 @@ fn circles_of_folders(all: &[Source]) -> Vec<String> {
     for circle in circles(&folders) {
         let first = circle.first().expect("a circle has folders");
         let name = first.split('/').nth(1).unwrap_or_default();
-        if circle.len() > allowed(CIRCLES_OF_FOLDERS, name, 1) {
+        if circle.len() > 1 {
             found.push(format!("{name}: {} folders import one another: {circle:?}", circle.len()));
         }
     }

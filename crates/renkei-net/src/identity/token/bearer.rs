@@ -5,7 +5,7 @@
 
 use super::caveat::{Restrictions, before};
 use super::macaroon::Macaroon;
-use crate::identity::authority::issued::serial_bytes;
+use crate::identity::pki::certificate::serial_bytes;
 use crate::identity::secret;
 use crate::identity::trust::Trust;
 use renkei_config::home::Home;

@@ -9,7 +9,6 @@ use crate::cli::asker::Asker;
 use crate::cli::connect::own_site;
 use crate::cli::output::Report;
 use renkei_catalogue::hex_id;
-use renkei_catalogue::parse_id;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::path::SiteName;
 use renkei_core::wire::copy::OpenCopy;

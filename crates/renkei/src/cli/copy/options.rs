@@ -2,8 +2,8 @@
 
 use super::filter::FilterArgs;
 use crate::cli::Context;
+use crate::cli::asker::Asker;
 use crate::cli::quantity::parse_rate;
-use crate::cli::queue::asker::Asker;
 use renkei_catalogue::parse_id;
 use renkei_core::error::Error;
 use renkei_core::units::parse_span;

@@ -29,7 +29,8 @@ impl Issuer {
         let address = listener.local_addr().unwrap();
         let url = format!("https://localhost:{}", address.port());
         let web_key = rcgen::KeyPair::generate().unwrap();
-        let web = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&web_key).unwrap();
+        let web =
+            rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&web_key).unwrap();
         let authority = dir.join("issuer.pem");
         std::fs::write(&authority, web.pem()).unwrap();
         let key = EncodingKey::from_ec_der(&rcgen::KeyPair::generate().unwrap().serialize_der());
@@ -151,7 +152,8 @@ fn issuer_url(text: &str) -> &str {
 fn a_macaroon_says_what_it_allows() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "kek");
-    let token = site.ok(&["token", "kek:/data/run7", "--may", "read,create", "--for", "2h", "--ip", "192.0.2.0/24"]);
+    let token =
+        site.ok(&["token", "kek:/data/run7", "--may", "read,create", "--for", "2h", "--ip", "192.0.2.0/24"]);
     let text = site.ok(&["token", "inspect", token.trim()]);
     let account = account_name();
     assert!(text.starts_with(&format!("in the name of {account}@kek at kek\n")), "{text}");

@@ -2,6 +2,7 @@
 
 mod changes;
 mod clients;
+mod tokens;
 
 use crate::federation::Site;
 use renkei_config::home::Home;

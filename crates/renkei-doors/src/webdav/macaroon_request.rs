@@ -1,0 +1,69 @@
+//! Requests for macaroons, as dCache and XRootD answer them: POST of a place with the type `application/macaroon-request`.
+
+use super::body;
+use super::request::Target;
+use crate::http::activity::Activity;
+use axum::body::Body;
+use axum::http::header::{CONTENT_TYPE, HOST};
+use axum::response::{IntoResponse, Response};
+use renkei_core::error::{Code, Error};
+use renkei_net::identity::token::caveat::parse_validity;
+use renkei_site::Site;
+use renkei_site::evidence::Evidence;
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The media type of a request.
+pub(super) const TYPE: &str = "application/macaroon-request";
+
+/// Validity of a token whose request names none.
+const VALIDITY: Duration = Duration::from_secs(3600);
+
+#[derive(Deserialize)]
+struct Asked {
+    #[serde(default)]
+    caveats: Vec<String>,
+    validity: Option<String>,
+}
+
+/// Issues a token for the place of the request and all below it.
+pub(super) async fn answer(
+    site: Arc<Site>,
+    evidence: Evidence,
+    target: Target,
+    body: Body,
+    activity: Activity,
+) -> Result<Response, Error> {
+    let document = body::document(body, &activity).await?;
+    let issue = move || issue(&site, evidence, &target, &document);
+    let answer = activity.run(issue).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], format!("{answer}\n")).into_response())
+}
+
+fn issue(
+    site: &Site,
+    evidence: Evidence,
+    target: &Target,
+    document: &[u8],
+) -> Result<serde_json::Value, Error> {
+    let bad = |cause: String| Error::new(Code::UsageInvalid, "issue token", &target.place, cause);
+    let asked: Asked = serde_json::from_slice(document).map_err(|error| bad(error.to_string()))?;
+    let parsed =
+        |text: &str| parse_validity(text).ok_or_else(|| bad(format!("{text} is no duration as PT60M")));
+    let validity = asked.validity.as_deref().map_or(Ok(VALIDITY), parsed)?;
+    let caveats = [vec![format!("path:{}", target.place)], asked.caveats].concat();
+    let token = site.context().issue_token(&site.authenticate(evidence)?, &caveats, validity)?;
+    let host = target.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let base = format!("https://{host}/");
+    let uri = format!("https://{host}{}", target.place);
+    Ok(serde_json::json!({
+        "macaroon": token,
+        "uri": {
+            "target": uri,
+            "targetWithMacaroon": format!("{uri}?authz={token}"),
+            "base": base,
+            "baseWithMacaroon": format!("{base}?authz={token}"),
+        },
+    }))
+}
