@@ -6,12 +6,9 @@
 //! A seed that fails is printed; `RENKEI_SIM_SEED=n cargo test -p renkei-core --test it leases` runs it alone,
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
-use crate::buffer::ledger::Held;
 use crate::fixture::variable;
-use crate::mounts::Answer;
-use crate::mounts::Mount;
+use crate::mounts::{Answer, Held, Mount, Request};
 use crate::namespace::{Ids, Step, Wrote, change};
-use crate::wire::message::Request;
 use renkei_core::lease::callbacks::{Callback, CallbackQueue, Settling};
 use renkei_core::lease::{HolderId, Moment, Noted};
 use renkei_core::namespace::dir_aliases::DirAliases;

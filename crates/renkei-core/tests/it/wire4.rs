@@ -3,14 +3,8 @@
 //! `RENKEI_RECORD_WIRE4=1` rewrites `wire4.txt`, which is done only before the first release that speaks wire 4. From
 //! then on a line is never changed.
 
-use crate::buffer::place::place;
 use crate::fixture::path;
-use crate::units::hex;
-use crate::wire3::check_recorded;
-use crate::wire3::open_send;
-use crate::wire3::options;
-use crate::wire3::site;
-use crate::wire3::terms_of_queued;
+use crate::wire3::{check_recorded, hex, open_send, options, place, site, terms_of_queued};
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
