@@ -7,7 +7,7 @@
 //!     +------- waiting <-- for now
 //! ```
 //! Guarantees: a transfer runs only after it was queued, so a caller that keeps the job in one place starts it once;
-//! it is done only when an attempt succeeded; the kind of the destination is determined only once; a restart loses
+//! it is done only when an attempt succeeded; the kind of the destination is noted only once; a restart loses
 //! nothing but the running attempt.
 
 use crate::backoff::Backoff;
@@ -110,7 +110,7 @@ pub enum Change {
 pub enum Event {
     /// An attempt started.
     Begun,
-    /// The kind of the destination was determined.
+    /// The destination chose the layout that it has for this kind.
     Found(Found),
     /// The attempt ended; `further` if it made progress.
     Ended {
@@ -166,7 +166,7 @@ pub struct Job {
     pub in_vain: u32,
     /// Its deadline.
     pub deadline_ms: u64,
-    /// The kind of the destination before the first attempt changed anything.
+    /// The kind of the destination, as its first layout tells it: before the first attempt changed anything.
     pub found: Option<Found>,
     /// The state requested while an attempt runs.
     pub wish: Option<Requested>,

@@ -4,7 +4,7 @@
 //! `Authorization: Basic`, for clients that know nothing else; the name there is of no use.
 
 use super::error::problem_as;
-use super::{Client, Session};
+use crate::http::activity::Activity;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -15,7 +15,19 @@ use renkei_net::identity::token::macaroon::password;
 use renkei_site::Site;
 use renkei_site::evidence::Evidence;
 use renkei_site::token::ShownToken;
+use rustls::pki_types::CertificateDer;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The client of a connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    /// The certificate chain that it showed, leaf first.
+    pub(crate) chain: Option<Arc<[CertificateDer<'static>]>>,
+    /// Its address.
+    pub(crate) address: IpAddr,
+    pub(crate) activity: Activity,
+}
 
 /// The evidence of a request, if it shows any.
 pub(super) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
@@ -56,19 +68,9 @@ pub(super) fn challenge(site: &Site, mut response: Response) -> Response {
     response
 }
 
-impl Session {
-    /// Authenticates and authorises the client. Blocks: files of the PoP are read.
-    pub(super) fn open(site: Arc<Site>, evidence: Evidence) -> Result<Self, Error> {
-        let proof = site.authenticate(evidence)?;
-        let access = site.authorise(&proof)?;
-        Ok(Session { site, access })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::activity::Activity;
     use axum::http::Request;
 
     fn token(uri: &str, authorization: Option<&str>) -> Option<String> {

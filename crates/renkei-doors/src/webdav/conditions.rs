@@ -1,9 +1,9 @@
 //! The header `If`: lists of conditions on locks and versions (RFC 4918, section 10.4).
 
-use super::Session;
 use super::error::invalid;
 use super::locks::parse_token;
 use super::request::{Target, tag};
+use super::session::Session;
 use axum::http::HeaderName;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};

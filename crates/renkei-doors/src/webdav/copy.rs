@@ -4,10 +4,10 @@
 //! appears entry by entry, and what failed in it is listed. Transfers between servers are not made here, and refused.
 
 use super::error::{invalid, missing_parent, problem_as, status};
-use super::multistatus::{BEGIN, END, href, status_line};
+use super::multistatus::{BEGIN, END, empty, href, status_line};
 use super::request::{Depth, Target};
+use super::session::Session;
 use super::xml;
-use super::{Session, empty};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};

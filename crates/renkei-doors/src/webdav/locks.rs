@@ -5,10 +5,10 @@
 
 use super::conditions::IfHeader;
 use super::error::{invalid, missing_parent};
-use super::multistatus::{document, href, unmet};
+use super::multistatus::{document, empty, href, unmet};
 use super::request::{Depth, Target};
+use super::session::Session;
 use super::xml::Element;
-use super::{Session, empty};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use renkei_config::random::random_bytes;

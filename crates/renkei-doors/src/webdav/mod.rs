@@ -23,11 +23,13 @@ mod propfind;
 mod proppatch;
 mod read;
 mod request;
+mod session;
 mod write;
 mod xml;
 
 use crate::console;
 use crate::http::activity::Activity;
+pub(crate) use authentication::Client;
 use authentication::{challenge, unauthenticated};
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
@@ -36,14 +38,10 @@ use axum::http::{HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use error::problem;
 use renkei_core::error::Error;
-use renkei_core::identity::Need;
-use renkei_core::path::{Place, RelPath, is_label};
-use renkei_mover::files::workspace::Workspace;
+use renkei_core::path::is_label;
 use renkei_site::Site;
-use renkei_site::access::Access;
 use request::Target;
-use rustls::pki_types::CertificateDer;
-use std::net::IpAddr;
+use session::Session;
 use std::sync::Arc;
 
 /// The methods of the door.
@@ -54,22 +52,6 @@ const CLASSES: (HeaderName, &str) = (HeaderName::from_static("dav"), "1, 2, 3");
 
 /// Names of the PoP's own pages: a storage of such a name is not served over HTTP.
 const OWN_PAGES: [&str; 3] = ["console", "healthz", "metrics"];
-
-/// The client of a connection.
-#[derive(Clone)]
-pub(crate) struct Client {
-    /// The certificate chain that it showed, leaf first.
-    pub(crate) chain: Option<Arc<[CertificateDer<'static>]>>,
-    /// Its address.
-    pub(crate) address: IpAddr,
-    pub(crate) activity: Activity,
-}
-
-/// An authenticated client, for one request.
-struct Session {
-    site: Arc<Site>,
-    access: Access,
-}
 
 /// Serves a request.
 pub(crate) async fn handle(
@@ -152,32 +134,4 @@ fn is_for_macaroon(target: &Target) -> bool {
 fn is_page(path: &str) -> bool {
     let first = path.split('/').nth(1).unwrap_or_default();
     OWN_PAGES.contains(&first) || !is_label(first)
-}
-
-impl Session {
-    /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
-    /// path's parent.
-    fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
-        let root = Place { storage: place.storage.clone(), path: RelPath::root() };
-        match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
-            (Ok(files), _, _) => Ok((files, place.path.clone())),
-            (Err(_), Some(parent), Some(name)) => {
-                let parent = Place { storage: place.storage.clone(), path: parent };
-                match self.site.files(&self.access, &parent, need) {
-                    Ok(files) => Ok((files, RelPath::root().child(name)?)),
-                    // The folder itself may be what is open.
-                    Err(error) => match self.site.files(&self.access, place, need) {
-                        Ok(files) => Ok((files, RelPath::root())),
-                        Err(_) => Err(error),
-                    },
-                }
-            }
-            (Err(error), _, _) => Err(error),
-        }
-    }
-}
-
-/// A response without a body.
-fn empty(status: StatusCode) -> Response {
-    (status, Body::empty()).into_response()
 }

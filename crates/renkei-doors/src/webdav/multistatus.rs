@@ -1,11 +1,17 @@
-//! Responses in XML: addresses, several statuses in one, and the conditions of RFC 4918 that a request did not meet.
+//! Responses without a body and in XML: addresses, several statuses in one, and the conditions of RFC 4918 that a request did not meet.
 
 use super::xml;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use renkei_core::path::Place;
+
+/// A response without a body.
+pub(super) fn empty(status: StatusCode) -> Response {
+    (status, Body::empty()).into_response()
+}
 
 /// The beginning of a response with several statuses.
 pub(super) const BEGIN: &str =

@@ -1,9 +1,11 @@
 //! DELETE, MKCOL, MOVE and COPY.
 
+use super::copy;
 use super::error::missing_parent;
 use super::locks::refusal;
+use super::multistatus::empty;
 use super::request::Target;
-use super::{Session, copy, empty};
+use super::session::Session;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use renkei_core::entry::EntryKind;

@@ -3,13 +3,13 @@
 //! A directory is read once, in the order of the file system, while the client takes the response: memory is used for one
 //! batch of entries. A whole tree in one response is refused.
 
-use super::Session;
 use super::body::{NextBlock, streamed};
 use super::dead_properties;
 use super::error::invalid;
 use super::multistatus::{BEGIN, END, href, status_line, unmet};
 use super::properties::{Entry, OF_ALL};
 use super::request::{Depth, Target};
+use super::session::Session;
 use super::xml::{self, Element, XmlName};
 use crate::http::activity::Activity;
 use axum::http::StatusCode;

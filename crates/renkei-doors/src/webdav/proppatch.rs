@@ -1,12 +1,12 @@
 //! PROPPATCH: all changes of properties, or none (RFC 4918, section 9.2).
 
-use super::Session;
 use super::dead_properties;
 use super::error::{invalid, status};
 use super::locks::refusal;
 use super::multistatus::{document, href, status_line};
 use super::properties::is_live;
 use super::request::Target;
+use super::session::Session;
 use super::xml::Element;
 use axum::http::StatusCode;
 use axum::response::Response;

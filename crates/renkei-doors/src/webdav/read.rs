@@ -2,8 +2,9 @@
 
 use super::body::{NextBlock, streamed};
 use super::digest::Wanted;
+use super::multistatus::empty;
 use super::request::{Freshness, Target, system_time, tag};
-use super::{Session, empty};
+use super::session::Session;
 use crate::http::activity::Activity;
 use axum::body::Bytes;
 use axum::http::header::{

@@ -4,7 +4,7 @@
 
 use super::error::invalid;
 use quick_xml::XmlVersion;
-use quick_xml::escape::{escape, resolve_predefined_entity};
+use quick_xml::escape::{escape, resolve_predefined_entity, unescape};
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::name::ResolveResult;
 use quick_xml::reader::NsReader;
@@ -60,7 +60,7 @@ impl XmlName {
     fn resolved(namespace: ResolveResult<'_>, local: &str) -> Result<Self, Error> {
         let namespace = match namespace {
             ResolveResult::Unbound => String::new(),
-            ResolveResult::Bound(namespace) => namespace.0.to_owned(),
+            ResolveResult::Bound(namespace) => unescape(namespace.0).map_err(invalid)?.into_owned(),
             ResolveResult::Unknown(prefix) => return Err(invalid(format!("unknown prefix {prefix}"))),
         };
         let is_start = |c: char| c.is_alphabetic() || c == '_';

@@ -1,0 +1,46 @@
+//! An authenticated client, and the files that are open to it.
+
+use renkei_core::error::Error;
+use renkei_core::identity::Need;
+use renkei_core::path::{Place, RelPath};
+use renkei_mover::files::workspace::Workspace;
+use renkei_site::Site;
+use renkei_site::access::Access;
+use renkei_site::evidence::Evidence;
+use std::sync::Arc;
+
+/// An authenticated client, for one request.
+pub(super) struct Session {
+    pub(super) site: Arc<Site>,
+    pub(super) access: Access,
+}
+
+impl Session {
+    /// Authenticates and authorises the client. Blocks: files of the PoP are read.
+    pub(super) fn open(site: Arc<Site>, evidence: Evidence) -> Result<Self, Error> {
+        let proof = site.authenticate(evidence)?;
+        let access = site.authorise(&proof)?;
+        Ok(Session { site, access })
+    }
+
+    /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
+    /// path's parent.
+    pub(super) fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
+        let root = Place { storage: place.storage.clone(), path: RelPath::root() };
+        match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
+            (Ok(files), _, _) => Ok((files, place.path.clone())),
+            (Err(_), Some(parent), Some(name)) => {
+                let parent = Place { storage: place.storage.clone(), path: parent };
+                match self.site.files(&self.access, &parent, need) {
+                    Ok(files) => Ok((files, RelPath::root().child(name)?)),
+                    // The folder itself may be what is open.
+                    Err(error) => match self.site.files(&self.access, place, need) {
+                        Ok(files) => Ok((files, RelPath::root())),
+                        Err(_) => Err(error),
+                    },
+                }
+            }
+            (Err(error), _, _) => Err(error),
+        }
+    }
+}
