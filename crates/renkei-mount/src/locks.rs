@@ -6,12 +6,14 @@
 use super::Mounted;
 use super::errno::FuseError;
 use fuser::ReplyEmpty;
+use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::{Hold, Span};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Op};
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
@@ -19,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Limit of blocking lock requests that wait at a time.
 const MOST_WAITING: usize = 512;
-/// Backoff between two polls: the first pause, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// Pauses between two polls.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 /// Timeout for the site to report whether locks survived a lost connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -142,9 +144,10 @@ impl Mounted {
     /// The current lock round; waits until the site has reported it.
     fn lock_round(&self, id: u64) -> u64 {
         let begun = Instant::now();
+        let mut pauses = BACKOFF.begin();
         let round = || self.attr_cache.lock_round(self.table().top(id));
         while round() == 0 && begun.elapsed() < PATIENCE {
-            thread::sleep(PAUSES.0);
+            thread::sleep(pauses.next(random_number()));
         }
         round()
     }
@@ -173,10 +176,9 @@ impl Mounted {
     }
 
     fn wait_for_lock(&self, asked: &LockRequest) -> Result<(), FuseError> {
-        let mut pause = PAUSES.0;
+        let mut pauses = BACKOFF.begin();
         loop {
-            thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES.1);
+            thread::sleep(pauses.next(random_number()));
             if is_interrupted(asked.thread) {
                 return Err(FuseError::plain(libc::EINTR));
             }
@@ -186,6 +188,11 @@ impl Mounted {
             }
         }
     }
+}
+
+/// The keys of a `RandomState` are random.
+fn random_number() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 fn is_held(refusal: &FuseError) -> bool {
