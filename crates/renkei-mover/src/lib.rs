@@ -24,8 +24,8 @@ pub mod receive;
 pub mod reuse;
 pub mod self_copy;
 pub mod send;
-#[cfg(test)]
-mod sim;
+#[cfg(any(test, feature = "testing"))]
+pub mod sim;
 mod space_reservation;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

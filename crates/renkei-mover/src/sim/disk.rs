@@ -338,13 +338,24 @@ impl Disk {
         }
     }
 
-    /// Opens a file for writing, new or with the content it has.
+    /// Opens a file of mode 600 for writing, new or with the content it has.
     pub fn create_temp(&mut self, dir: Ino, name: &[u8], keep_existing: bool) -> Result<Ino, Error> {
         let known = self.lookup(dir, name).ok();
+        if known.is_some_and(|ino| self.names(ino).is_ok()) {
+            return Err(fault(Code::IsADirectory, name));
+        }
         let own = |ino: &Ino| self.content(*ino).is_ok() && self.names_of(*ino) == 1;
         match known.filter(own) {
-            Some(ino) if keep_existing => Ok(ino),
-            Some(ino) => self.set_len(ino, 0).map(|()| ino),
+            Some(ino) => {
+                let meta = Meta { mode: 0o600, ..self.node(ino)?.meta.clone() };
+                if meta != self.node(ino)?.meta {
+                    self.change(Change::Meta { ino, meta });
+                }
+                if !keep_existing {
+                    self.set_len(ino, 0)?;
+                }
+                Ok(ino)
+            }
             None => {
                 if known.is_some() {
                     self.unlink(dir, name)?;
@@ -438,10 +449,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Renames within a directory, replacing; onto another name of the same inode it does nothing, as in POSIX.
-    pub fn rename(&mut self, dir: Ino, from: &[u8], to: &[u8]) -> Result<(), Error> {
+    /// Renames, replacing; onto another name of the same inode it does nothing, as in POSIX. A rename between two
+    /// directories is durable at once: it is atomic, and changes of two directories are not.
+    pub fn rename(&mut self, dir: Ino, from: &[u8], to_dir: Ino, to: &[u8]) -> Result<(), Error> {
         let ino = self.lookup(dir, from)?;
-        let old = self.lookup(dir, to).ok();
+        let old = self.lookup(to_dir, to).ok();
         if old == Some(ino) {
             return Ok(());
         }
@@ -449,8 +461,17 @@ impl Disk {
             return Err(fault(Code::IsADirectory, to));
         }
         self.check_writable(dir)?;
+        self.check_writable(to_dir)?;
         self.fuse.spend()?;
-        self.rename_in(dir, vec![(from.to_vec(), None), (to.to_vec(), Some(ino))]);
+        let [gone, new] = [(from.to_vec(), None), (to.to_vec(), Some(ino))];
+        if dir == to_dir {
+            self.rename_in(dir, vec![gone, new]);
+        } else {
+            self.rename_in(dir, vec![gone]);
+            self.rename_in(to_dir, vec![new]);
+            self.sync(dir)?;
+            self.sync(to_dir)?;
+        }
         if is_temp_name(from) {
             self.published.push(ino);
         }
@@ -572,7 +593,7 @@ mod tests {
         assert_eq!(disk.content(file).unwrap().size(), 0, "the name was synced, the content was not");
         disk.write_at(file, 0, b"hello").unwrap();
         disk.sync(file).unwrap();
-        disk.rename(ROOT, b"f", b"g").unwrap();
+        disk.rename(ROOT, b"f", ROOT, b"g").unwrap();
         lose_power(&mut disk);
         assert_eq!(disk.content(disk.entry(ROOT, b"f").unwrap().ino).unwrap().read(0..9), b"hello");
         assert!(disk.entry(ROOT, b"g").is_err());
