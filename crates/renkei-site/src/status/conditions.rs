@@ -8,6 +8,7 @@ use super::Monitor;
 use super::health_checks::SOURCES;
 use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
+use renkei_core::format::newer;
 use renkei_core::remedy;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -178,7 +179,10 @@ pub(crate) struct Conditions(Mutex<State>);
 
 /// Starts the thread of the health checks, which runs as long as the PoP lives.
 pub fn spawn_conditions(room: &Arc<Monitor>) -> Result<(), Error> {
-    room.conditions.remember(read_since(room.context.home()));
+    match read_since(room.context.home()) {
+        Ok(before) => room.conditions.remember(before),
+        Err(error) => tracing::warn!(%error, "the start times of conditions are not read"),
+    }
     let weak = Arc::downgrade(room);
     let work = move || {
         while let Some(room) = weak.upgrade() {
@@ -345,14 +349,23 @@ fn since_file(home: &Home) -> PathBuf {
     home.state_dir().join("conditions.json")
 }
 
-/// The stored start times; empty if they cannot be read, since nothing depends on them.
-fn read_since(home: &Home) -> Vec<Since> {
+/// The stored start times; none if they cannot be read, since nothing depends on them.
+///
+/// # Errors
+/// `FormatNewer`.
+fn read_since(home: &Home) -> Result<Vec<Since>, Error> {
     let text = read_text(&since_file(home), MAX_FILE_BYTES).ok().flatten().unwrap_or_default();
-    let kept = serde_json::from_str::<Kept>(&text).ok().filter(|kept| kept.version == VERSION);
-    kept.map(|kept| kept.conditions).unwrap_or_default()
+    let version =
+        serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|kept| kept["version"].as_u64());
+    match version {
+        Some(version) if version > u64::from(VERSION) => Err(newer("conditions.json", version, VERSION)),
+        _ => Ok(serde_json::from_str::<Kept>(&text).map(|kept| kept.conditions).unwrap_or_default()),
+    }
 }
 
+/// Stores the start times, but not over those of a newer version.
 fn keep_since(home: &Home, conditions: Vec<Since>) -> Result<(), Error> {
+    read_since(home)?;
     let text = serde_json::to_vec(&Kept { version: VERSION, conditions }).expect("it is plain data");
     write_file(&since_file(home), &text, 0o600)
 }
@@ -428,7 +441,7 @@ mod tests {
         keep_since(&home, kept).unwrap();
 
         let after = Conditions::default();
-        after.remember(read_since(&home));
+        after.remember(read_since(&home).unwrap());
         assert_eq!(after.remembered("line"), ["hub", "kek"]);
         // It counts at once although it has a hold: it persisted before the restart.
         assert!(after.take(vec![finding("kek", Code::PortClosed, 10)], 200, true).is_some());
@@ -439,12 +452,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_ignored() {
+    fn an_unreadable_file_is_replaced_and_one_of_a_newer_version_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::at(dir.path());
         std::fs::create_dir(home.state_dir()).unwrap();
-        assert!(read_since(&home).is_empty());
-        std::fs::write(since_file(&home), "{\"version\":9,\"conditions\":[]}").unwrap();
-        assert!(read_since(&home).is_empty());
+        assert!(read_since(&home).unwrap().is_empty());
+        std::fs::write(since_file(&home), "{").unwrap();
+        assert!(read_since(&home).unwrap().is_empty());
+        keep_since(&home, Vec::new()).unwrap();
+        let newer = "{\"version\":9,\"since\":{}}";
+        std::fs::write(since_file(&home), newer).unwrap();
+        assert_eq!(read_since(&home).unwrap_err().code, Code::FormatNewer);
+        assert_eq!(keep_since(&home, Vec::new()).unwrap_err().code, Code::FormatNewer);
+        assert_eq!(std::fs::read_to_string(since_file(&home)).unwrap(), newer);
     }
 }
