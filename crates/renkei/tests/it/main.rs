@@ -15,6 +15,7 @@ mod relay;
 mod tidy;
 mod transfer;
 mod tree;
+mod upgrade;
 mod volume;
 mod webdav;
 mod wire;
