@@ -211,6 +211,14 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
     }
 }
 
+/// Whether an operation is refused where files are opened for reading alone. Locks are not: readers lock what they read.
+/// Operations on drafts have no path, and no draft is begun there.
+pub fn is_change(op: &Op) -> bool {
+    const CHANGES: Rights = Rights::CREATE.and(Rights::MODIFY).and(Rights::DELETE);
+    !matches!(op, Op::Lock { .. })
+        && rights_of(op).iter().any(|(rights, _)| !rights.common(CHANGES).is_empty())
+}
+
 /// What a request needs of a restricted credential.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Needed<'a> {
@@ -286,6 +294,7 @@ fn sources(send: &OpenSend) -> Vec<(&'static [Rights], &Place)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::locks::{Hold, Span};
 
     fn parsed(text: &str) -> Result<String, Code> {
         Capability::parse(text).map(|found| found.to_string()).map_err(|error| error.code)
@@ -338,6 +347,19 @@ mod tests {
         assert_eq!(shown(rename(true)), "modify a, create+modify b");
         assert_eq!(shown(Op::MakeLink { from: path(), to: other() }), "read+modify a, create b");
         assert_eq!(shown(Op::Close(1)), "");
+    }
+
+    #[test]
+    fn changes_are_told_from_reads_and_locks() {
+        let path = || RelPath::parse(b"a").unwrap();
+        let span = Span { start: 0, end: 1, hold: Hold::Exclusive, pid: 1 };
+        let reads = [Op::Look(path()), Op::Open(path()), Op::OpenDir(path()), Op::Space];
+        let lock = Op::Lock { path: path(), owner: 1, span };
+        assert!(reads.iter().chain([&lock]).all(|op| !is_change(op)));
+        let link = Op::MakeLink { from: path(), to: path() };
+        let xattr = Op::SetXattr { path: path(), name: b"user.a".to_vec(), value: None };
+        let draft = Op::Draft { path: path(), start: Start::Content, mode: 0o644 };
+        assert!([Op::Remove(path()), link, xattr, draft].iter().all(is_change));
     }
 
     #[test]

@@ -10,12 +10,11 @@
 
 use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
-use super::need::need;
 use renkei_config::random::{random_bytes, random_number};
 use renkei_core::backoff::Backoff;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Need;
+use renkei_core::identity::rights::is_change;
 use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::{RelPath, printable};
@@ -313,7 +312,7 @@ impl LocalFiles {
     }
 
     fn expect_writable(&self, op: &Op) -> Result<(), Error> {
-        if need(op) == Need::Write { self.expect_writing() } else { Ok(()) }
+        if is_change(op) { self.expect_writing() } else { Ok(()) }
     }
 
     pub(super) fn expect_writing(&self) -> Result<(), Error> {

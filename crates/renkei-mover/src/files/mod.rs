@@ -3,7 +3,7 @@
 //!
 //! [`local_files`] is the open-file table over a [`renkei_store::Store`]; [`server`] serves it on the data streams of a
 //! session. [`remote_files`] is the client over `rpc`, which opens its session anew when the connection is lost;
-//! [`need`](mod@need) says what each operation needs; `draft` is a new version of a file, and `lease_client` keeps the client's lease.
+//! `draft` is a new version of a file, and `lease_client` keeps the client's lease.
 
 pub mod checksum_on_demand;
 pub(crate) mod draft;
@@ -11,7 +11,6 @@ pub(crate) mod lease_client;
 pub mod local_files;
 #[cfg(test)]
 pub(crate) mod local_files_tests;
-pub mod need;
 pub(crate) mod prefetch;
 pub(crate) mod read_ahead;
 pub mod remote_files;
