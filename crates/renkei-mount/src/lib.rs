@@ -304,6 +304,8 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Held { .. } => "a lease",
         Answer::Locked(_) => "a lock",
         Answer::Checksum(_) => "a checksum",
+        Answer::FileHandle(_) => "a handle of a file",
+        Answer::Locality(_) => "a locality",
     };
     Error::new(Code::ProtocolViolation, "read answer", "", format_args!("{cause} was not asked for"))
 }

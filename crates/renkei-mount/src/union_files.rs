@@ -317,6 +317,13 @@ impl Files for UnionFiles {
             Op::Checksum { handle, algorithm, freshness } => {
                 self.on_handle(handle, content, |handle| Op::Checksum { handle, algorithm, freshness })
             }
+            Op::Locality(path) => self.on_path(&path, content, Op::Locality),
+            Op::Stage(path) => self.on_path(&path, content, Op::Stage),
+            Op::Release(path) => self.on_path(&path, content, Op::Release),
+            Op::FileHandle(_) | Op::ByHandle(_) => {
+                let cause = "each part of a mount has handles of its own";
+                Err(Error::new(Code::Unsupported, "find file", "handle", cause))
+            }
             Op::Resume { path, .. } | Op::Peek { path, .. } => Err(fixed(&path)),
         }
     }

@@ -125,6 +125,15 @@ pub trait Dir: Any + Send + Sync {
     /// The attributes of this directory itself.
     fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error>;
 
+    /// A number that tells `name`, or this directory if the name is empty, from files that had its inode number
+    /// before; 0 where inode numbers are not used again, and where it is not known.
+    ///
+    /// # Errors
+    /// As [`Dir::entry`].
+    fn generation(&self, _name: &[u8]) -> Result<u64, Error> {
+        Ok(0)
+    }
+
     /// Opens a regular file for reading; anything else is refused.
     fn open_read(&self, name: &[u8]) -> Result<Box<dyn ReadFile>, Error>;
 
@@ -220,6 +229,11 @@ pub trait Dir: Any + Send + Sync {
 
     /// Returns when everything written so far to this directory's file system is durable.
     fn sync_fs(&self) -> Result<(), Error>;
+
+    /// The descriptor of the plain directory, if there is one; it may be without the right to read (O_PATH).
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// The concrete type, for downcasts: two directories of one store recognise each other.
     fn as_any(&self) -> &dyn Any;

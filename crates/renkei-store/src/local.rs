@@ -19,7 +19,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::message::Algorithm;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::{self, Errno};
 use std::any::Any;
 use std::os::unix::ffi::OsStrExt;
@@ -487,6 +487,18 @@ impl Dir for LocalDir {
         let handle = open_name(self.fd.as_fd(), name, OFlags::PATH);
         let handle = self.done(handle, Step::Meta, "set metadata", name)?;
         metadata::apply(Handle::Path(handle.as_fd()), meta, &errno::subject(&self.path, name))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    /// The time of birth in ns.
+    fn generation(&self, name: &[u8]) -> Result<u64, Error> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let stat = rustix::fs::statx(&self.fd, name, flags, StatxFlags::BTIME);
+        let born = self.done(stat, Step::Meta, "stat", name)?.stx_btime;
+        Ok(born.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(born.tv_nsec.into()))
     }
 
     fn set_xattr(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {

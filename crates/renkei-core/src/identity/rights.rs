@@ -182,6 +182,8 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
     const WRITE: Rights = Rights::CREATE.and(Rights::MODIFY);
     match op {
         Op::Look(path) | Op::LookFull(path) | Op::FindLock { path, .. } => vec![(Rights::NONE, path)],
+        Op::FileHandle(path) | Op::Locality(path) => vec![(Rights::NONE, path)],
+        Op::Stage(path) | Op::Release(path) => vec![(Rights::STAGE, path)],
         Op::OpenDir(path) => vec![(Rights::LIST, path)],
         Op::Open(path) | Op::Peek { path, .. } => vec![(Rights::READ, path)],
         Op::Draft { path, start: Start::New, .. } => vec![(Rights::CREATE, path)],
@@ -207,7 +209,8 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         | Op::SetLen { .. }
         | Op::Publish { .. }
         | Op::PublishIf { .. } => Vec::new(),
-        Op::Close(_) | Op::Space | Op::Await { .. } | Op::Checksum { .. } => Vec::new(),
+        // The path of a handle is checked once it is found.
+        Op::Close(_) | Op::Space | Op::Await { .. } | Op::Checksum { .. } | Op::ByHandle(_) => Vec::new(),
     }
 }
 
@@ -342,6 +345,7 @@ mod tests {
         assert_eq!(shown(draft(Start::Content)), "read+create+modify a");
         assert_eq!(shown(Op::OpenDir(path())), "list a");
         assert_eq!(shown(Op::Remove(path())), "delete a");
+        assert_eq!(shown(Op::Stage(path())), "stage a");
         let rename = |replace| Op::Rename { from: path(), to: other(), replace };
         assert_eq!(shown(rename(false)), "modify a, create b");
         assert_eq!(shown(rename(true)), "modify a, create+modify b");

@@ -22,7 +22,7 @@ use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An open file, directory or draft of a file session; chosen by the server.
 pub type Handle = u64;
@@ -246,6 +246,32 @@ pub enum Op {
         /// Whether the content may or must be read.
         freshness: Freshness,
     },
+    /// Since wire 4: names the file at a path independently of that path. Answer: `FileHandle`.
+    FileHandle(RelPath),
+    /// Since wire 4: finds the file of a handle. Answer: `Item`, with its present path.
+    ByHandle(FileHandle),
+    /// Since wire 4: where the content of a file is. Answer: `Locality`.
+    Locality(RelPath),
+    /// Since wire 4: brings the content of a file to this site. Answer: `Done`, when it is there.
+    Stage(RelPath),
+    /// Since wire 4: gives up content that was brought, if another site has it. Answer: `Done`.
+    Release(RelPath),
+}
+
+/// Most bytes of a [`FileHandle`].
+pub const MAX_FILE_HANDLE_BYTES: usize = 64;
+
+/// Identifies a file as long as it exists, also after restarts; only the place that made it can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileHandle(#[serde(with = "path_bytes")] pub Vec<u8>);
+
+/// Where the content of a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Locality {
+    /// At the asked site, where it is read at once.
+    Online,
+    /// At other sites, from which reads fetch it.
+    Elsewhere,
 }
 
 /// Where a checksum comes from.
@@ -266,6 +292,8 @@ impl Op {
             Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } | Op::Checksum { .. } => {
                 WireVersion::V4
             }
+            Op::FileHandle(_) | Op::ByHandle(_) => WireVersion::V4,
+            Op::Locality(_) | Op::Stage(_) | Op::Release(_) => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -384,6 +412,10 @@ pub enum Answer {
     },
     /// A checksum; none if none of the present content is known. Since wire 4.
     Checksum(Option<Vec<u8>>),
+    /// The handle of a file. Since wire 4.
+    FileHandle(FileHandle),
+    /// Where the content is. Since wire 4.
+    Locality(Locality),
 }
 
 impl Answer {
@@ -492,6 +524,33 @@ pub trait Lessor: Send + Sync {
     fn lock_round(&self) -> u64;
 }
 
+/// How far below a directory changes are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Its own names.
+    One,
+    /// All below it.
+    Tree,
+}
+
+/// Changes in a watched directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The names that came, went or changed.
+    pub paths: Vec<RelPath>,
+    /// Whether there were more, so that the directory must be listed.
+    pub is_incomplete: bool,
+}
+
+/// A watched directory.
+pub trait Watch: Send {
+    /// Waits for changes; none after a timeout, and sometimes before.
+    ///
+    /// # Errors
+    /// The watch has ended.
+    fn next(&mut self, at_most: Duration) -> Result<Changes, Error>;
+}
+
 /// Executes operations: a local store, or a file session with another site.
 pub trait Files: Send + Sync {
     /// The lessor for changes below a name of the root, or of the root itself, if there is one.
@@ -530,6 +589,14 @@ pub trait Files: Send + Sync {
     /// Takes uploads in parts, where that is possible.
     fn uploads(&self) -> Option<&dyn Uploads> {
         None
+    }
+
+    /// Watches a directory, where the files tell of changes.
+    ///
+    /// # Errors
+    /// `Unsupported`, and those of `operate`.
+    fn watch(&self, dir: &RelPath, _depth: Depth) -> Result<Box<dyn Watch>, Error> {
+        Err(Error::new(Code::Unsupported, "watch", dir, "no changes are told at this place"))
     }
 
     /// Hints that an open file is read sequentially from start to end.

@@ -10,7 +10,7 @@ use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::encode;
-use renkei_core::wire::file::{Answer, Freshness, Op, Precondition};
+use renkei_core::wire::file::{Answer, FileHandle, Freshness, Locality, Op, Precondition};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use renkei_core::wire::queue::Submission;
 use serde::de::DeserializeOwned;
@@ -94,11 +94,17 @@ fn messages() -> Vec<(String, Message)> {
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
     let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
     let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];
-    let answer = sums.map(|(name, sum)| (name.into(), Message::Answer(Answer::Checksum(sum))));
+    let sums = sums.map(|(name, sum)| (name, Answer::Checksum(sum)));
+    let places = [
+        ("answer-11", Answer::FileHandle(FileHandle(vec![1, 255]))),
+        ("answer-12-online", Answer::Locality(Locality::Online)),
+        ("answer-12-elsewhere", Answer::Locality(Locality::Elsewhere)),
+    ];
+    let answer = sums.into_iter().chain(places).map(|(name, answer)| (name.into(), Message::Answer(answer)));
     control.chain(request).chain(reply).chain(operation).chain(answer).collect()
 }
 
-fn operations() -> [(&'static str, Op); 6] {
+fn operations() -> [(&'static str, Op); 11] {
     let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
     let version = Stamp { size: 1 << 40, mtime: time, ctime: time, ino: 77 };
     let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
@@ -110,6 +116,11 @@ fn operations() -> [(&'static str, Op); 6] {
         ("op-25-absent", publish(None, Precondition::Absent)),
         ("op-25-version", publish(Some(time), Precondition::Version(version))),
         ("op-26", Op::Checksum { handle: 300, algorithm: Algorithm::Crc32c, freshness: Freshness::Any }),
+        ("op-27", Op::FileHandle(path("run7/a"))),
+        ("op-28", Op::ByHandle(FileHandle(vec![1, 255]))),
+        ("op-29", Op::Locality(path("run7/a"))),
+        ("op-30", Op::Stage(path("run7/a"))),
+        ("op-31", Op::Release(path("run7/a"))),
     ]
 }
 
@@ -143,9 +154,9 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 #[test]
 fn every_message_is_recorded() {
     assert!(has_variant::<Control>(31) && has_variant::<Request>(46) && has_variant::<Reply>(27));
-    assert!(has_variant::<Op>(26) && has_variant::<Answer>(10));
+    assert!(has_variant::<Op>(31) && has_variant::<Answer>(12));
     assert!(!has_variant::<Control>(32), "record the new message here");
     assert!(!has_variant::<Request>(47), "record the new request here");
     assert!(!has_variant::<Reply>(28), "record the new reply here");
-    assert!(!has_variant::<Op>(27) && !has_variant::<Answer>(11), "record the new operation here");
+    assert!(!has_variant::<Op>(32) && !has_variant::<Answer>(13), "record the new operation here");
 }

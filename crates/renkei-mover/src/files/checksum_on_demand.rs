@@ -38,7 +38,7 @@ pub trait ChecksumCache: Send + Sync {
 /// The checksum of an open file; none if it must be known and is not.
 ///
 /// # Errors
-/// Those of the file and of `go_on`, which is asked before each read.
+/// As [`compute`].
 pub(crate) fn checksum_of(
     file: &dyn ReadFile,
     algorithm: Algorithm,
@@ -51,9 +51,22 @@ pub(crate) fn checksum_of(
     {
         return Ok(Some(known));
     }
-    if freshness == Freshness::Known {
-        return Ok(None);
+    match freshness {
+        Freshness::Known => Ok(None),
+        Freshness::Any | Freshness::Read => compute(file, algorithm, cache, go_on).map(Some),
     }
+}
+
+/// The checksum of an open file, which is read, and kept for the next who asks.
+///
+/// # Errors
+/// Those of the file and of `go_on`, which is asked before each read.
+pub fn compute(
+    file: &dyn ReadFile,
+    algorithm: Algorithm,
+    cache: Option<&dyn ChecksumCache>,
+    go_on: &dyn Fn() -> Result<(), Error>,
+) -> Result<Vec<u8>, Error> {
     let before = key(file)?;
     if cache.is_some() && !file.is_version() && is_recent(before.stamp.ctime) {
         std::thread::sleep(TICKS);
@@ -65,10 +78,14 @@ pub(crate) fn checksum_of(
     if let Some(cache) = cache.filter(|_| key(file).is_ok_and(|after| after == before)) {
         cache.keep(&before, algorithm, &sum);
     }
-    Ok(Some(sum))
+    Ok(sum)
 }
 
-fn known(
+/// The checksum that is remembered of the present content of an open file, without reading it.
+///
+/// # Errors
+/// Those of the file.
+pub fn known(
     file: &dyn ReadFile,
     algorithm: Algorithm,
     cache: Option<&dyn ChecksumCache>,

@@ -10,6 +10,8 @@
 
 use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
+use super::file_handle;
+use super::watch::DirWatch;
 use renkei_config::random::{random_bytes, random_number};
 use renkei_core::backoff::Backoff;
 use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
@@ -19,7 +21,8 @@ use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::{
-    Alteration, Answer, Consistency, Files, Freshness, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start,
+    Alteration, Answer, Consistency, Depth, FileHandle, Files, Freshness, Handle, Item, Locality,
+    MAX_IO_BYTES, Op, Precondition, Start, Watch,
 };
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
 use renkei_core::wire::uploads::Uploads;
@@ -64,6 +67,8 @@ pub struct LocalFiles {
     locker: Option<Arc<dyn Locker>>,
     /// Keeps checksums that were computed on demand.
     checksums: Option<Arc<dyn ChecksumCache>>,
+    /// Knows where content is; none if all of it is here.
+    staging: Option<Arc<dyn Staging>>,
     job: u64,
     /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
@@ -71,6 +76,27 @@ pub struct LocalFiles {
     limit: Option<Limit>,
     open: Mutex<Table>,
     names: Names,
+}
+
+/// Content that may be at other sites; paths are relative to the place.
+pub trait Staging: Send + Sync {
+    /// Where the content of a file is.
+    ///
+    /// # Errors
+    /// `PathNotFound`, and those of the records.
+    fn locality(&self, path: &RelPath) -> Result<Locality, Error>;
+
+    /// Brings the content here.
+    ///
+    /// # Errors
+    /// `NotAllowed`, and those of the transfer.
+    fn stage(&self, path: &RelPath) -> Result<(), Error>;
+
+    /// Gives up the content here, if another site has it.
+    ///
+    /// # Errors
+    /// `NotAllowed`, and those of the removal.
+    fn release(&self, path: &RelPath) -> Result<(), Error>;
 }
 
 /// The check of an operation before it is executed.
@@ -116,6 +142,7 @@ impl LocalFiles {
             holder: None,
             locker: None,
             checksums: None,
+            staging: None,
             job,
             left: None,
             limit: None,
@@ -167,6 +194,28 @@ impl LocalFiles {
     /// Sets the cache of checksums that are computed on demand.
     pub fn with_checksums(self, cache: Arc<dyn ChecksumCache>) -> Self {
         LocalFiles { checksums: Some(cache), ..self }
+    }
+
+    /// Sets what knows where content is; without it all of it is here.
+    pub fn with_staging(self, staging: Option<Arc<dyn Staging>>) -> Self {
+        LocalFiles { staging, ..self }
+    }
+
+    fn by_handle(&self, handle: &FileHandle) -> Result<Answer, Error> {
+        let look = Op::Look(file_handle::find(&self.base, handle)?);
+        self.limit.as_ref().map_or(Ok(()), |limit| limit(&look))?;
+        self.told(look, b"")
+    }
+
+    /// What the staging of the place says of an entry, or `online` where there is none.
+    fn staged<T>(
+        &self,
+        path: &RelPath,
+        work: impl FnOnce(&dyn Staging) -> Result<T, Error>,
+        online: T,
+    ) -> Result<T, Error> {
+        self.look_anywhere(path)?;
+        self.staging.as_deref().map_or(Ok(online), work)
     }
 
     /// The decider about the lock of a file, and the file's identity there.
@@ -673,6 +722,11 @@ impl Files for LocalFiles {
         }
     }
 
+    fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
+        self.limit.as_ref().map_or(Ok(()), |limit| limit(&Op::OpenDir(dir.clone())))?;
+        Ok(Box::new(DirWatch::open(self.base.clone(), dir, depth)?))
+    }
+
     fn fence(&self) {
         self.names.fence();
     }
@@ -682,9 +736,11 @@ impl LocalFiles {
     /// Performs an operation; a refusal by the file system is reported with the account and the owner.
     fn told(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let (attempt, paths) = match &op {
-            Op::Look(path) | Op::LookFull(path) | Op::OpenDir(path) | Op::Open(path) => {
-                (Attempt::Read, vec![path.clone()])
-            }
+            Op::Look(path)
+            | Op::LookFull(path)
+            | Op::FileHandle(path)
+            | Op::OpenDir(path)
+            | Op::Open(path) => (Attempt::Read, vec![path.clone()]),
             Op::Alter { path, .. } => (Attempt::Alter, vec![path.clone()]),
             Op::SetXattr { path, name, .. } => {
                 refuse_own_attributes(path, name)?;
@@ -766,6 +822,14 @@ impl LocalFiles {
             Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
             // The file server waits for the writes of other streams before this.
             Op::Await { handle, .. } => self.draft(handle).map(|_| Answer::Done)?,
+            Op::FileHandle(path) => Answer::FileHandle(file_handle::make(&self.base, &path)?),
+            Op::ByHandle(handle) => self.by_handle(&handle)?,
+            Op::Locality(path) => {
+                let online = Locality::Online;
+                Answer::Locality(self.staged(&path, |staging| staging.locality(&path), online)?)
+            }
+            Op::Stage(path) => self.staged(&path, |staging| staging.stage(&path), ()).map(done)?,
+            Op::Release(path) => self.staged(&path, |staging| staging.release(&path), ()).map(done)?,
             Op::Checksum { handle, algorithm, freshness } => {
                 Answer::Checksum(self.checksum(handle, algorithm, freshness)?)
             }

@@ -7,6 +7,7 @@
 
 pub mod checksum_on_demand;
 pub(crate) mod draft;
+mod file_handle;
 pub(crate) mod lease_client;
 pub mod local_files;
 #[cfg(test)]
@@ -17,7 +18,10 @@ pub mod remote_files;
 pub(crate) mod rpc;
 pub mod server;
 pub(crate) mod uploads;
+mod watch;
 pub mod workspace;
 #[cfg(any(test, feature = "testing"))]
 pub mod workspace_suite;
+#[cfg(any(test, feature = "testing"))]
+pub mod workspace_suite_places;
 pub(crate) mod write_behind;

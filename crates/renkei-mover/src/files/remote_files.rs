@@ -580,7 +580,8 @@ impl RemoteFiles {
             }
             op => {
                 let repeats =
-                    matches!(op, Op::Space | Op::LookFull(_) | Op::Lock { .. } | Op::FindLock { .. });
+                    matches!(op, Op::Space | Op::LookFull(_) | Op::Lock { .. } | Op::FindLock { .. })
+                        || matches!(op, Op::FileHandle(_) | Op::ByHandle(_) | Op::Locality(_));
                 self.with_conn(repeats, |_, conn| match conn.expect(op.since()) {
                     Ok(()) => Ok(told(conn.ask(&op, None)?.answer)),
                     Err(error) => Ok(Err(error)),

@@ -13,7 +13,8 @@ use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::Span;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{
-    Alteration, Answer, Files, Freshness, Handle, Item, Listener, MAX_IO_BYTES, Op, Precondition, Start,
+    Alteration, Answer, Depth, FileHandle, Files, Freshness, Handle, Item, Locality, MAX_IO_BYTES, Op,
+    Precondition, Start, Watch,
 };
 use renkei_core::wire::message::{Algorithm, Space};
 use renkei_core::wire::uploads::{Part, UploadId, Uploads};
@@ -387,9 +388,60 @@ impl Workspace {
         }
     }
 
-    /// Registers the callback for invalidations, where the files have leases.
-    pub fn watch(&self, listener: Listener) {
-        self.files.listen(listener);
+    /// A handle of an entry, for servers whose clients keep files by number; a symbolic link is not followed. It holds
+    /// through renames inside the place and through restarts.
+    ///
+    /// # Errors
+    /// As [`Workspace::stat`]; `VersionMismatch` towards a PoP of wire 3.
+    pub fn handle(&self, path: &RelPath) -> Result<FileHandle, Error> {
+        match self.ask(Op::FileHandle(self.resolve_parent(path)?))? {
+            Answer::FileHandle(handle) => Ok(handle),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The entry of a handle, with its present path.
+    ///
+    /// # Errors
+    /// `PathNotFound` if it is gone; `UsageInvalid` for bytes that are no handle.
+    pub fn by_handle(&self, handle: &FileHandle) -> Result<Item, Error> {
+        self.item(Op::ByHandle(handle.clone()))
+    }
+
+    /// Where the content of a file is.
+    ///
+    /// # Errors
+    /// As [`Workspace::handle`].
+    pub fn locality(&self, path: &RelPath) -> Result<Locality, Error> {
+        match self.ask(Op::Locality(self.resolve(path)?.0))? {
+            Answer::Locality(locality) => Ok(locality),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns when the content of a file is online, or of all files of a directory.
+    ///
+    /// # Errors
+    /// As [`Workspace::handle`]; `NotAllowed` for principals that may not say what the site holds, and where it has no
+    /// room for content; those of the transfer.
+    pub fn stage(&self, path: &RelPath) -> Result<(), Error> {
+        self.done(Op::Stage(self.resolve(path)?.0))
+    }
+
+    /// Gives up content that is not needed here any more, where other sites have it; elsewhere nothing is done.
+    ///
+    /// # Errors
+    /// As [`Workspace::stage`].
+    pub fn release(&self, path: &RelPath) -> Result<(), Error> {
+        self.done(Op::Release(self.resolve(path)?.0))
+    }
+
+    /// Watches the names in a directory, or all below it; paths are told as in the place.
+    ///
+    /// # Errors
+    /// As [`Workspace::list`]; `Unsupported` in followed volumes, and where the files are at another site or at an agent.
+    pub fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
+        self.files.watch(&self.resolve(dir)?.0, depth)
     }
 
     fn ask(&self, op: Op) -> Result<Answer, Error> {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a fixture that fails is a failed test
 
 use super::workspace::{AccessList, Create, Follow, ListFrom, Replace, Upload, Workspace};
+use super::workspace_suite_places;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
@@ -43,6 +44,9 @@ pub fn all(workspace: &Workspace) {
     a_known_checksum_is_that_of_the_content(workspace);
     attributes_of_users_are_set_or_refused(workspace);
     parts_are_composed_or_refused(workspace);
+    workspace_suite_places::handles(workspace);
+    workspace_suite_places::own_content_is_online(workspace);
+    workspace_suite_places::changes_are_told_or_refused(workspace);
     assert!(workspace.space().unwrap().total_bytes > 0);
 }
 
@@ -431,6 +435,7 @@ mod tests {
         all(&workspace);
         conditions(&workspace);
         uploads(&workspace);
+        workspace_suite_places::changes(&workspace);
         if takes_attributes(folder.path()) {
             attributes_of_users(&workspace);
             remembered_checksums(&workspace);

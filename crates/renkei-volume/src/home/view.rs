@@ -349,6 +349,18 @@ impl Dir for VolumeDir {
         }
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn generation(&self, name: &[u8]) -> Result<u64, Error> {
+        match self.inner.generation(name) {
+            // Content that is away has the number of its node.
+            Err(error) if error.code == Code::PathNotFound => Ok(0),
+            found => found,
+        }
+    }
+
     fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error> {
         self.inner.self_entry(detail)
     }
