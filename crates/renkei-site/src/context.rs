@@ -3,6 +3,8 @@
 //! Files that the administrator changes are reloaded by the next request, or within a second by the watch thread. A
 //! configuration that cannot be loaded leaves the previous one in force.
 
+use crate::files::checksum_cache::CachedChecksums;
+use crate::files::own_threads::OwnThreads;
 use crate::snapshot::{self, Mark, Snapshot};
 use crate::workers::Workers;
 use renkei_config::home::Home;
@@ -87,12 +89,19 @@ pub struct Context {
     pub counters: Counters,
     /// The background threads.
     pub workers: Workers,
+    /// Checksums that were computed on demand.
+    pub(crate) checksums: Arc<CachedChecksums>,
+    /// Threads with the identity of the PoP.
+    pub(crate) own_threads: Arc<OwnThreads>,
 }
 
 impl Context {
     /// The state of a PoP that starts with a configuration.
     pub fn new(home: Home, snapshot: Snapshot) -> Self {
+        let own_threads = Arc::new(OwnThreads::start());
         Context {
+            checksums: CachedChecksums::new(home.checksum_dir(), own_threads.clone()),
+            own_threads,
             home,
             current: RwLock::new(Arc::new(snapshot)),
             unusable: Mutex::default(),

@@ -3,9 +3,10 @@
 //! A file holds the last contents whose keys begin alike; older ones are forgotten, so the cache has a bound and needs
 //! no clean-up. Files are replaced whole and not synced: a lost line is computed again, and a torn one is not a line.
 
+use super::own_threads::OwnThreads;
+use renkei_core::error::Error;
 use renkei_core::wire::message::Algorithm;
 use renkei_mover::files::checksum_on_demand::{ChecksumCache, ContentKey};
-use renkei_net::identity::account::Account;
 use renkei_store::checksum::{Checksums, noted_text, parse_noted};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,8 +19,8 @@ const MAX_LINES: usize = 64;
 /// The cache of a PoP.
 pub(crate) struct CachedChecksums {
     folder: PathBuf,
-    /// The account of the PoP, whose files these are.
-    account: Account,
+    /// The threads of the PoP, whose files these are.
+    threads: Arc<OwnThreads>,
     /// Held while a file is replaced.
     writing: Mutex<()>,
 }
@@ -31,9 +32,9 @@ struct OfStorage {
 }
 
 impl CachedChecksums {
-    /// A cache in a folder of this process's account.
-    pub(crate) fn new(folder: PathBuf, account: Account) -> Arc<Self> {
-        Arc::new(CachedChecksums { folder, account, writing: Mutex::default() })
+    /// A cache in a folder of the PoP.
+    pub(crate) fn new(folder: PathBuf, threads: Arc<OwnThreads>) -> Arc<Self> {
+        Arc::new(CachedChecksums { folder, threads, writing: Mutex::default() })
     }
 
     /// The part for a storage or volume.
@@ -92,13 +93,13 @@ impl OfStorage {
 impl ChecksumCache for OfStorage {
     fn find(&self, content: &ContentKey, algorithm: Algorithm) -> Option<Vec<u8>> {
         let (cache, key, content) = (self.cache.clone(), self.key(content), *content);
-        let found = self.cache.account.run("checksums", move || Ok(cache.find(&key, &content))).ok()?;
+        let found = self.cache.threads.run(move || Ok::<_, Error>(cache.find(&key, &content))).ok()?;
         found.into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum)
     }
 
     fn keep(&self, content: &ContentKey, algorithm: Algorithm, sum: &[u8]) {
         let (cache, key, content, sum) = (self.cache.clone(), self.key(content), *content, sum.to_vec());
-        let kept = self.cache.account.run("checksums", move || {
+        let kept = self.cache.threads.run(move || {
             cache.keep(&key, &content, algorithm, sum);
             Ok(())
         });
@@ -112,6 +113,7 @@ impl ChecksumCache for OfStorage {
 mod tests {
     use super::*;
     use renkei_core::entry::{FileTime, Stamp};
+    use renkei_net::identity::account::Account;
 
     fn content(ino: u64, ctime: i64) -> ContentKey {
         let stamp =
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn a_checksum_is_that_of_one_state_of_one_file_of_one_storage() {
         let folder = tempfile::tempdir().unwrap();
-        let all = CachedChecksums::new(folder.path().join("checksums"), Account::own().unwrap());
+        let all = CachedChecksums::new(folder.path().join("checksums"), Arc::new(OwnThreads::start()));
         let (data, other) = (all.of("data"), all.of("other"));
         data.keep(&content(1, 5), Algorithm::Md5, &[1; 16]);
         data.keep(&content(1, 5), Algorithm::Adler32, &[2; 4]);
@@ -139,9 +141,25 @@ mod tests {
     }
 
     #[test]
+    fn threads_of_other_accounts_use_it() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: needs root to become another account");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let all = CachedChecksums::new(folder.path().join("checksums"), Arc::new(OwnThreads::start()));
+        let data = all.of("data");
+        let work = move || {
+            data.keep(&content(1, 5), Algorithm::Md5, &[1; 16]);
+            data.find(&content(1, 5), Algorithm::Md5)
+        };
+        let nobody = Account::lookup("nobody").unwrap();
+        assert_eq!(nobody.spawn("nobody", work).unwrap().join().unwrap(), Some(vec![1; 16]));
+    }
+
+    #[test]
     fn the_cache_has_a_bound_and_takes_no_torn_line() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = CachedChecksums::new(folder.path().into(), Account::own().unwrap());
+        let cache = CachedChecksums::new(folder.path().into(), Arc::new(OwnThreads::start()));
         for ino in 0..2 * MAX_LINES as u64 {
             cache.keep(&format!("abc{ino}"), &content(ino, 5), Algorithm::Md5, vec![1; 16]);
         }

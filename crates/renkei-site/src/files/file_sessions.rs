@@ -8,6 +8,7 @@
 
 use super::FileService;
 use super::remote_locks::RemoteLocks;
+use super::staging::staging_of;
 use crate::access::Access;
 use crate::transfer::cleanup::clean_up_job;
 use crate::transfer::jobs::running;
@@ -20,7 +21,6 @@ use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
-use renkei_mover::files::checksum_on_demand::ChecksumCache;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::server::{FileServerJob, serve};
 use renkei_mover::hex;
@@ -81,8 +81,7 @@ impl FileService {
         let listed = self.transfers.active.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
         let locker = self.locker(access, &open.place.storage, open.locks)?;
-        let cache = self.checksums.as_ref().map(|checksums| checksums.of(&open.place.storage));
-        let (local_files, job) = open_local_files(access, open, (number, &left), locker, cache)?;
+        let (local_files, job) = open_local_files(self, access, open, (number, &left), locker)?;
         let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
@@ -290,11 +289,11 @@ fn number_of(access: &Access, open: &OpenFiles) -> u64 {
 
 /// Opens the place as its account; remaining drafts are counted in `left`.
 fn open_local_files(
+    room: &FileService,
     access: &Access,
     open: &OpenFiles,
     (number, left): (u64, &Arc<AtomicUsize>),
     locker: Arc<dyn Locker>,
-    checksums: Option<Arc<dyn ChecksumCache>>,
 ) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
     let need = if open.write { Need::Write } else { Need::Read };
     let (place, limit) = access.open_files(&open.place, need)?;
@@ -308,15 +307,14 @@ fn open_local_files(
         store = own;
     }
     let left = left.clone();
+    let checksums = room.context.checksums.of(&open.place.storage);
+    let staging = staging_of(&room.context, &room.volumes, access, &open.place);
     let (lease_holder, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
     let local_files = place.run("open", move |_, path| {
         let local_files =
             LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
         let local_files = local_files.seeing(consistency).limited(limit);
-        let local_files = match checksums {
-            Some(checksums) => local_files.with_checksums(checksums),
-            None => local_files,
-        };
+        let local_files = local_files.with_checksums(checksums).with_staging(staging);
         Ok(Arc::new(match lease_holder {
             Some(lease_holder) => local_files.held_by(lease_holder),
             None => local_files,

@@ -3,16 +3,18 @@
 //! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
 //! followed volume. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
-mod checksum_cache;
+pub(crate) mod checksum_cache;
 pub mod file_sessions;
+pub(crate) mod own_threads;
 pub(crate) mod remote_locks;
+mod staging;
 mod uploads;
 pub(crate) mod workspaces;
 
 use super::access::Access;
 use crate::Context;
 use crate::transfer::Transfers;
-use checksum_cache::CachedChecksums;
+use crate::volume::VolumeService;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
@@ -24,7 +26,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
-use renkei_net::identity::account::Account;
+use renkei_mover::files::checksum_on_demand::{compute, known};
 use renkei_store::checksum::Checksum;
 use renkei_store::locks::LockTable;
 use renkei_store::permission_denied::{Attempt, refused};
@@ -45,18 +47,19 @@ pub struct FileService {
     left_drafts: LeftDrafts,
     web_locks: Mutex<WebLocks>,
     started: Instant,
-    /// Checksums on demand; none if this process has no account, which it tells elsewhere.
-    checksums: Option<Arc<CachedChecksums>>,
+    volumes: Arc<VolumeService>,
     pub(crate) workspaces: Workspaces,
 }
 
 impl FileService {
     /// The files of a PoP, none of them open.
-    pub(crate) fn new(context: &Arc<Context>, transfers: &Arc<Transfers>) -> Self {
-        let checksums =
-            Account::own().ok().map(|own| CachedChecksums::new(context.home().checksum_dir(), own));
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        transfers: &Arc<Transfers>,
+        volumes: &Arc<VolumeService>,
+    ) -> Self {
         FileService {
-            checksums,
+            volumes: volumes.clone(),
             context: context.clone(),
             transfers: transfers.clone(),
             locks: Arc::default(),
@@ -201,10 +204,10 @@ impl FileService {
         algorithm: Algorithm,
         stop: &Stop,
     ) -> Result<Vec<u8>, Error> {
-        let stop = stop.clone();
+        let (stop, cache) = (stop.clone(), self.context.checksums.of(&place.storage));
         let work = move |store: &dyn Store, path: &RelPath| {
             let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
-            checksum(&*read(store, path, opened)?, algorithm, &stop)
+            compute(&*read(store, path, opened)?, algorithm, Some(&*cache), &|| stop.check())
         };
         at(access, place, access.open_to_digest(place)?.run("checksum", work))
     }
@@ -216,16 +219,17 @@ pub(crate) fn space(access: &Access, place: &Place) -> Result<Space, Error> {
     at(access, place, access.look(place)?.run("space", work))
 }
 
-/// The checksum that a file of a storage remembers, if it is that of its present content.
+/// The checksum that is remembered of the present content of a file.
 pub(crate) fn remembered_checksum(
+    context: &Context,
     access: &Access,
     place: &Place,
     algorithm: Algorithm,
 ) -> Result<Option<Vec<u8>>, Error> {
+    let cache = context.checksums.of(&place.storage);
     let work = move |store: &dyn Store, path: &RelPath| {
         let opened = parent(store, path).and_then(|(dir, name)| dir.open_read(name));
-        let known = read(store, path, opened)?.known_checksums();
-        Ok(known.into_iter().find(|(one, _)| *one == algorithm).map(|(_, sum)| sum))
+        known(&*read(store, path, opened)?, algorithm, Some(&*cache))
     };
     at(access, place, access.open_to_digest(place)?.run("checksum", work))
 }

@@ -6,13 +6,14 @@
 //! Operations run on threads of the account that the place is opened as. Each change is noted in the audit log.
 
 use super::FileService;
+use super::staging::staging_of;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
-use renkei_core::path::Place;
-use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
+use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Op, Precondition, Watch};
 use renkei_core::wire::uploads::Uploads;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
@@ -22,6 +23,7 @@ use renkei_net::identity::account::Account;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 /// The open workspaces.
 #[derive(Default)]
@@ -99,10 +101,8 @@ impl FileService {
         let local =
             opened.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
         let local = local.map_err(|error| side(error.under(&root)))?.locked_by(locker).limited(limit);
-        let local = Arc::new(match &self.checksums {
-            Some(checksums) => local.with_checksums(checksums.of(&place.storage)),
-            None => local,
-        });
+        let local = local.with_checksums(self.context.checksums.of(&place.storage));
+        let local = Arc::new(local.with_staging(staging_of(&self.context, &self.volumes, access, place)));
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
@@ -142,7 +142,7 @@ impl AccountFiles {
     }
 
     fn audit(&self, op: &Op) {
-        let Some(path) = op.changed_paths().first().copied().or(draft_path(op)) else { return };
+        let Some(path) = op.changed_paths().first().copied().or(noted_path(op)) else { return };
         let Authorised { access, place, .. } = &*self.authorised;
         let path = place.path.join(path).unwrap_or_default();
         let place = Place { storage: place.storage.clone(), path };
@@ -178,12 +178,41 @@ impl Files for AccountFiles {
         Some(self)
     }
 
+    fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
+        let dir = dir.clone();
+        let inner = self.run(move |local| local.watch(&dir, depth))?;
+        let (account, authorised) = (self.account.clone(), self.authorised.clone());
+        Ok(Box::new(AccountWatch { inner: Some(inner), account, authorised }))
+    }
+
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         self.run(move |local| local.require(draft, condition))
     }
 
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
         self.run(move |local| Ok(local.descriptor(handle))).ok().flatten()
+    }
+}
+
+/// A watch of a workspace: directories that are new are opened as the account.
+struct AccountWatch {
+    /// Some but while the account works on it.
+    inner: Option<Box<dyn Watch>>,
+    account: Account,
+    authorised: Arc<Authorised>,
+}
+
+impl Watch for AccountWatch {
+    fn next(&mut self, at_most: Duration) -> Result<Changes, Error> {
+        let ended = || Error::new(Code::NotOpen, "watch", &self.authorised.place, "it failed before");
+        let mut inner = self.inner.take().ok_or_else(ended)?;
+        let (inner, changes) = self.account.run("watch", move || {
+            let changes = inner.next(at_most);
+            Ok((inner, changes))
+        })?;
+        self.inner = Some(inner);
+        // What changed while the access ended is not told.
+        self.authorised.check().and(changes)
     }
 }
 
@@ -201,9 +230,10 @@ impl Drop for AccountFiles {
     }
 }
 
-fn draft_path(op: &Op) -> Option<&renkei_core::path::RelPath> {
+/// The path of an operation that changes no name at once, and is noted all the same.
+fn noted_path(op: &Op) -> Option<&RelPath> {
     match op {
-        Op::Draft { path, .. } => Some(path),
+        Op::Draft { path, .. } | Op::Stage(path) | Op::Release(path) => Some(path),
         _ => None,
     }
 }
@@ -220,6 +250,8 @@ fn name(op: &Op) -> &'static str {
         Op::Remove(_) => "remove",
         Op::RemoveDir(_) => "rmdir",
         Op::Rename { .. } => "rename",
+        Op::Stage(_) => "stage",
+        Op::Release(_) => "release",
         _ => "operation",
     }
 }
@@ -229,11 +261,9 @@ mod tests {
     use super::*;
     use crate::Site;
     use renkei_config::Config;
-    use renkei_core::error::Code;
     use renkei_core::identity::{Permit, Rights, Scope};
-    use renkei_core::path::RelPath;
     use renkei_mover::files::workspace::{Create, Follow, ListFrom};
-    use renkei_mover::files::workspace_suite;
+    use renkei_mover::files::{workspace_suite, workspace_suite_places};
     use renkei_net::identity::authority::Authority;
     use renkei_net::identity::credential::KeyRequest;
 
@@ -268,6 +298,7 @@ mod tests {
         workspace_suite::conditions(&workspace);
         workspace_suite::checksums_on_demand(&workspace);
         workspace_suite::uploads(&workspace);
+        workspace_suite_places::changes(&workspace);
         if workspace_suite::takes_attributes(dir.path()) {
             workspace_suite::attributes_of_users(&workspace);
         }
@@ -275,6 +306,25 @@ mod tests {
         let left = std::fs::read_dir(dir.path().join("data")).unwrap().map(|item| item.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), [".rk~storage"], "more than the marker is left");
         assert!(site.files.workspaces.all().is_empty());
+    }
+
+    #[test]
+    fn a_volume_passes_the_suite_at_its_home() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        std::fs::create_dir(dir.path().join("data/genome")).unwrap();
+        let (id, own) = ("07".repeat(16), Account::own().unwrap().name);
+        let facts = format!(
+            "id = {id:?}\nhome = \"kek\"\nstorage = \"data\"\npath = \"genome\"\naccount = {own:?}\n"
+        );
+        std::fs::create_dir_all(site.home().volumes_dir()).unwrap();
+        std::fs::write(site.home().volumes_dir().join("genome.toml"), facts).unwrap();
+        site.context.read_again();
+        let access = site.authorise(&access.proof).unwrap();
+        let genome = Place { storage: "genome".into(), path: RelPath::root() };
+        let workspace = site.files(&access, &genome, Need::Write).unwrap();
+        workspace_suite::all(&workspace);
+        workspace_suite_places::changes(&workspace);
     }
 
     #[test]
@@ -307,6 +357,23 @@ mod tests {
         assert_eq!(hidden(), 1, "the file alone");
         let gone = workspace.upload(&of, ids[1]).unwrap().put_part(1, None);
         assert_eq!(gone.map(drop).unwrap_err().code, Code::NotOpen);
+    }
+
+    #[test]
+    fn a_handle_outlives_the_pop() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, access) = pop(dir.path());
+        let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+        std::fs::create_dir_all(dir.path().join("data/a/b")).unwrap();
+        std::fs::write(dir.path().join("data/a/b/f"), "content").unwrap();
+        let handle = workspace.handle(&RelPath::parse(b"a/b/f").unwrap()).unwrap();
+        drop(workspace);
+        let home = site.home().clone();
+        drop(site);
+        std::fs::rename(dir.path().join("data/a/b/f"), dir.path().join("data/a/g")).unwrap();
+        let site = Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let workspace = site.files(&access, &place(""), Need::Look).unwrap();
+        assert_eq!(workspace.by_handle(&handle).unwrap().entry.path, RelPath::parse(b"a/g").unwrap());
     }
 
     #[test]
@@ -360,6 +427,19 @@ mod tests {
         let name = RelPath::parse(b"sub").unwrap();
         workspace.mkdir(&name, 0o755).unwrap();
         assert_eq!(workspace.rmdir(&name).unwrap_err().code, Code::OutOfScope);
+        for (rights, stages, reads) in
+            [(Rights::STAGE, Ok(()), Err(Code::OutOfScope)), (Rights::READ, Err(Code::OutOfScope), Ok(()))]
+        {
+            std::fs::write(dir.path().join("data/in/f"), "x").unwrap();
+            let scope = Scope::of_rights(vec![Permit { rights, ..permit.clone() }]).unwrap();
+            access.proof.scope = Some(Arc::new(scope));
+            let workspace = site.files(&access, &place("in"), Need::Look).unwrap();
+            let file = RelPath::parse(b"f").unwrap();
+            assert_eq!(workspace.stage(&file).map_err(|error| error.code), stages);
+            assert_eq!(workspace.open(&file).map(drop).map_err(|error| error.code), reads);
+            let handle = workspace.handle(&file).unwrap();
+            assert_eq!(workspace.by_handle(&handle).unwrap().entry.path, file);
+        }
         access.proof.scope = Some(Arc::new(Scope::new([7; 16], vec![permit]).unwrap()));
         assert_eq!(
             site.files(&access, &place("in"), Need::Write).map(drop).unwrap_err().code,

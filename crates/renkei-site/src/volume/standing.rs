@@ -120,17 +120,13 @@ impl VolumeService {
         })
     }
 
-    /// The digest of a file in the catalogue, or the one that a file of a storage remembers, without reading the file;
-    /// `None` if it is unknown for the present content.
+    /// The digest of a file of a volume in the catalogue; `None` if that has none of the present content, and for storages.
     ///
     /// # Errors
-    /// `StorageUnknown`, `PathNotFound`, `IsADirectory`, and those of access to the file.
-    pub(crate) fn known_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
+    /// `PathNotFound`, `IsADirectory`, and those of access to the file.
+    fn catalogue_digest(&self, access: &Access, place: &Place) -> Result<Option<[u8; 32]>, Error> {
         let snapshot = self.context.snapshot();
-        let Some(facts) = snapshot.volumes.get(&place.storage) else {
-            let known = remembered_checksum(access, place, Algorithm::Blake3)?;
-            return Ok(known.and_then(|digest| digest.try_into().ok()));
-        };
+        let Some(facts) = snapshot.volumes.get(&place.storage) else { return Ok(None) };
         let entry = access.examine(place)?.run("stat", |store, path| stat(store, path))?;
         if let Some(volume) = snapshot.volume(&place.storage) {
             volume?.flush()?;
@@ -147,7 +143,22 @@ impl VolumeService {
         Ok(content.digest.or(held.and_then(|held| held.digest)))
     }
 
-    /// The checksum of a file that was computed when its content came, without reading the file.
+    /// The checksum of a file that was computed when its content came, or when it was asked for, without reading the file.
+    fn checksum_without_reading(
+        &self,
+        access: &Access,
+        place: &Place,
+        algorithm: Algorithm,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        if algorithm == Algorithm::Blake3
+            && let Some(digest) = self.catalogue_digest(access, place)?
+        {
+            return Ok(Some(digest.to_vec()));
+        }
+        remembered_checksum(&self.context, access, place, algorithm)
+    }
+
+    /// The same, where none is an error.
     ///
     /// # Errors
     /// `PathNotFound` if none of the present content is known.
@@ -157,12 +168,7 @@ impl VolumeService {
         place: &Place,
         algorithm: Algorithm,
     ) -> Result<Vec<u8>, Error> {
-        let is_of_volume = self.context.snapshot().volumes.contains_key(&place.storage);
-        let known = if is_of_volume && algorithm == Algorithm::Blake3 {
-            self.known_digest(access, place)?.map(|digest| digest.to_vec())
-        } else {
-            remembered_checksum(access, place, algorithm)?
-        };
+        let known = self.checksum_without_reading(access, place, algorithm)?;
         let cause = "none of the present content is known; without --known the file is read";
         known.ok_or_else(|| Error::new(Code::PathNotFound, "tell checksum", place, cause).at(access.site()))
     }
@@ -215,7 +221,10 @@ impl VolumeService {
             AboutVolume::Evict(place) => self.here(self.evict(access, &place, stop)),
             AboutVolume::Verify { place, repair } => self.here(self.verify(access, &place, repair, stop)),
             AboutVolume::Where(place) => self.whereabouts(access, &place).map(VolumeReply::Whereabouts),
-            AboutVolume::Known(place) => self.known_digest(access, &place).map(VolumeReply::Digest),
+            AboutVolume::Known(place) => {
+                let known = self.checksum_without_reading(access, &place, Algorithm::Blake3)?;
+                Ok(VolumeReply::Digest(known.and_then(|digest| digest.try_into().ok())))
+            }
             AboutVolume::Manage { name, what } => {
                 self.manage_volume(access, &name, &what, stop).map(VolumeReply::Told)
             }

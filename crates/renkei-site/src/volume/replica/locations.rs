@@ -14,7 +14,9 @@ use crate::volume_access::is_sister;
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
+use renkei_core::namespace::Kind;
 use renkei_core::path::{Place, RelPath, SiteName};
+use renkei_core::wire::file::Locality;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
 use renkei_volume::VolumeConfig;
@@ -49,6 +51,21 @@ impl VolumeService {
         let concerns = |folder: &RelPath| place.path.starts_with(folder) || folder.starts_with(&place.path);
         kept.retain(|kept| RelPath::parse(kept.folder.as_bytes()).is_ok_and(|folder| concerns(&folder)));
         Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others, kept })
+    }
+
+    /// Whether this site has the content of a file of a followed volume. A directory is online.
+    ///
+    /// # Errors
+    /// `PathNotFound`, `VolumeUnknown`, `CatalogueFailed`.
+    pub(crate) fn locality(&self, place: &Place) -> Result<Locality, Error> {
+        let snapshot = self.context.last_snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let pending = snapshot.pending(&place.storage, facts)?;
+        let gone = || Error::new(Code::PathNotFound, "look up", place, "");
+        let (id, node) = pending.at(&place.path)?.ok_or_else(gone)?;
+        let Kind::File(content) = node.kind else { return Ok(Locality::Online) };
+        let is_held = pending.held(id)?.is_some_and(|held| held.is_of(&content));
+        Ok(if is_held { Locality::Online } else { Locality::Elsewhere })
     }
 
     /// The other holders of files, as the home reports; empty if it is unreachable.

@@ -42,8 +42,8 @@ pub struct Args {
     /// Every file in directories and below; symbolic links are passed over
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What was computed when the files came, without reading them: BLAKE3 in volumes, and the checksums that the
-    /// site remembers (`checksums` in config.toml)
+    /// What is known of the present content, without reading it: BLAKE3 in volumes, the checksums that the site
+    /// remembers (`checksums` in config.toml), and those that were asked for before
     #[arg(long)]
     known: bool,
 }

@@ -333,6 +333,26 @@ fn remembered_checksums_are_those_of_the_present_content() {
     assert!(expected.iter().all(|(algorithm, _)| !known(algorithm).status.success()));
 }
 
+#[test]
+fn a_checksum_that_was_asked_for_is_known_until_the_file_changes() {
+    let federation = Federation::two();
+    let (titech, place) = (&federation.titech, federation.kek.place("f"));
+    let path = federation.kek.root().join("f");
+    std::fs::write(&path, "hello").unwrap();
+    let known = |algorithm| titech.renkei(&["checksum", "--known", "-a", algorithm, &place]);
+    for algorithm in ["blake3", "md5"] {
+        assert!(!known(algorithm).status.success(), "{algorithm}");
+        let shown = titech.ok(&["checksum", "-a", algorithm, &place]);
+        assert_eq!(text(&known(algorithm)), shown);
+    }
+    // Past renkei, with the time set back.
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    let mtime = file.metadata().unwrap().modified().unwrap();
+    std::os::unix::fs::FileExt::write_at(&file, b"j", 0).unwrap();
+    file.set_modified(mtime).unwrap();
+    assert!(!known("blake3").status.success() && !known("md5").status.success());
+}
+
 /// Lets another program check a manifest; says so where it is not installed.
 fn check_manifest(program: &str, manifest: &[u8], tree: &Path) {
     let file = tempfile::NamedTempFile::new().unwrap();

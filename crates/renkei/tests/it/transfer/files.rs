@@ -11,12 +11,12 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::data::Ticket;
 use renkei_core::wire::decode;
 use renkei_core::wire::file::{
-    Answer, Consistency, Files, Handle, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame,
+    Answer, Consistency, Files, Handle, Locality, MAX_IO_BYTES, Op, OpenFiles, Start, begin_frame,
 };
 use renkei_core::wire::frame::{FrameKind, IDLE, head};
 use renkei_core::wire::message::Request;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
-use renkei_mover::files::workspace::Workspace;
+use renkei_mover::files::workspace::{Create, Workspace};
 use renkei_mover::files::workspace_suite;
 use std::fs;
 use std::sync::Arc;
@@ -486,4 +486,20 @@ fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
     let followed = workspace(titech, titech, "/genome");
     workspace_suite::all(&followed);
     workspace_suite::checksums_on_demand(&followed);
+    // Content that this site does not have is brought, and given up.
+    let (file, plain) = (rel("far"), titech.root().join("genome/far"));
+    let far = home.create(&file, Create::default()).unwrap();
+    far.write_at(b"content", 0).unwrap();
+    far.publish(None, None).unwrap();
+    for _ in 0..2 {
+        assert_eq!(followed.locality(&file), Ok(Locality::Elsewhere));
+        followed.stage(&file).unwrap();
+        assert_eq!(followed.locality(&file), Ok(Locality::Online));
+        assert_eq!(fs::read(&plain).unwrap(), b"content");
+        followed.release(&file).unwrap();
+        assert!(!plain.exists());
+    }
+    let own = followed.create(&rel("own"), Create::default()).unwrap();
+    own.publish(None, None).unwrap();
+    assert_eq!(followed.locality(&rel("own")), Ok(Locality::Online));
 }

@@ -426,6 +426,8 @@ fn received_files_get_their_digest_without_being_read() {
     }
     fs::write(plain.join("own"), "own").unwrap();
     assert!(!kek.renkei(&["checksum", "--known", "/genome/run7/own"]).status.success());
+    let asked = digest("/genome/run7/own", &[]);
+    assert_eq!(digest("/genome/run7/own", &["--known"]), asked);
     // One of one extent, one of several.
     tree::rot(&plain.join("sub/deep/d"));
     tree::rot(&plain.join("sub/c.bam"));
