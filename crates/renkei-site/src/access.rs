@@ -11,7 +11,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::rights::rights_of;
 use renkei_core::identity::{Need, OwnUsers, Principal, Rights, Scope, Why};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::Op;
+use renkei_core::wire::file::{Op, Precondition, Start};
 use renkei_core::wire::message::{Identity, OpenReceive};
 use renkei_mover::files::local_files::Limit;
 use renkei_mover::hex;
@@ -106,6 +106,14 @@ impl Proof {
     /// The transfer of a delegated certificate, as logged.
     pub(super) fn transfer(&self) -> Option<String> {
         self.scope.as_ref()?.transfer().map(|transfer| hex(transfer))
+    }
+
+    /// Whose token proved it, if one did, as logged.
+    pub(super) fn token(&self) -> Option<String> {
+        match &self.evidence {
+            Evidence::Token(shown) => Some(shown.holder()),
+            _ => None,
+        }
     }
 
     /// The one check of a restricted credential: whether it gives one of these sets of rights to a place of a site.
@@ -305,11 +313,18 @@ impl Access {
     /// The check of the operations in a place by the scope.
     fn limit(&self, base: &Place) -> Limit {
         let (proof, site, base) = (self.proof.clone(), self.snapshot.site.clone(), base.clone());
+        let place = move |path: &RelPath| Ok(Place { path: base.path.join(path)?, ..base.clone() });
         Arc::new(move |op: &Op| {
-            rights_of(op).into_iter().try_for_each(|(rights, path)| {
-                let path = base.path.join(path)?;
-                proof.check(&site, &Place { path, ..base.clone() }, &[rights])
-            })
+            if let Op::Draft { path, start: Start::Empty, .. } = op {
+                let place = place(path)?;
+                let may =
+                    |rights| proof.scope.as_ref().is_none_or(|scope| scope.allows(&site, &place, rights));
+                if may(Rights::CREATE) && !may(Rights::MODIFY) {
+                    return Ok(Precondition::Absent);
+                }
+            }
+            let check = |(rights, path)| proof.check(&site, &place(path)?, &[rights]);
+            rights_of(op).into_iter().try_for_each(check).map(|()| Precondition::None)
         })
     }
 

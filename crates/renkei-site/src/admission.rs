@@ -40,7 +40,8 @@ impl Context {
         let transfer = proof.transfer();
         match &access {
             Ok(access) => {
-                tracing::info!(target: "audit", %principal, transfer, account = access.account.name, "authorised");
+                let (account, token) = (&access.account.name, proof.token());
+                tracing::info!(target: "audit", %principal, transfer, token, account, "authorised");
             }
             Err(error) => tracing::warn!(target: "audit", %principal, transfer, %error, "refused"),
         }

@@ -3,8 +3,8 @@
 //! Files that the administrator changes are reloaded by the next request, or within a second by the watch thread. A
 //! configuration that cannot be loaded leaves the previous one in force.
 
-use crate::files::checksum_cache::CachedChecksums;
-use crate::files::own_threads::OwnThreads;
+use crate::checksum_cache::CachedChecksums;
+use crate::own_threads::OwnThreads;
 use crate::snapshot::{self, Mark, Snapshot};
 use crate::workers::Workers;
 use renkei_config::home::Home;

@@ -56,6 +56,14 @@ impl ShownToken {
         }
     }
 
+    /// Whose token it is, as logged.
+    pub(crate) fn holder(&self) -> String {
+        match Claims::read(&self.text) {
+            Ok(claims) => format!("{} of {}", claims.subject, claims.issuer),
+            Err(_) => "macaroon".into(),
+        }
+    }
+
     fn judge_macaroon(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
         let token = Macaroon::parse(&self.text)?;
         let key = now.token_key.as_ref().ok_or_else(not_ours)?;

@@ -193,9 +193,12 @@ impl Draft {
         self.base.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the condition under which it is published.
+    /// Sets the condition under which it is published. That there is no file is the strictest, and stays.
     pub(crate) fn require(&self, condition: Precondition) {
-        *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+        let mut required = self.condition.lock().unwrap_or_else(PoisonError::into_inner);
+        if *required != Precondition::Absent {
+            *required = condition;
+        }
     }
 
     /// Has the content removed when the draft is dropped.

@@ -99,8 +99,8 @@ pub trait Staging: Send + Sync {
     fn release(&self, path: &RelPath) -> Result<(), Error>;
 }
 
-/// The check of an operation before it is executed.
-pub type Limit = Arc<dyn Fn(&Op) -> Result<(), Error> + Send + Sync>;
+/// The check of an operation before it is executed; the condition under which a draft of it may be published.
+pub type Limit = Arc<dyn Fn(&Op) -> Result<Precondition, Error> + Send + Sync>;
 
 struct Table {
     next: Handle,
@@ -201,9 +201,13 @@ impl LocalFiles {
         LocalFiles { staging, ..self }
     }
 
+    fn check(&self, op: &Op) -> Result<Precondition, Error> {
+        self.limit.as_ref().map_or(Ok(Precondition::None), |limit| limit(op))
+    }
+
     fn by_handle(&self, handle: &FileHandle) -> Result<Answer, Error> {
         let look = Op::Look(file_handle::find(&self.base, handle)?);
-        self.limit.as_ref().map_or(Ok(()), |limit| limit(&look))?;
+        self.check(&look)?;
         self.told(look, b"")
     }
 
@@ -679,7 +683,7 @@ impl Files for LocalFiles {
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
-        self.limit.as_ref().map_or(Ok(()), |limit| limit(&op))?;
+        let condition = self.check(&op)?;
         self.expect_writable(&op)?;
         if !op.changes() {
             return self.told(op, content);
@@ -692,6 +696,9 @@ impl Files for LocalFiles {
             _ => None,
         };
         let done = self.told(op, content);
+        if let (Precondition::Absent, Ok(Answer::Opened { handle, .. })) = (condition, &done) {
+            self.require(*handle, condition)?;
+        }
         // Also after an error: the operation may have taken effect in part.
         self.store.settle();
         // A rename onto another name of the same file does nothing; a client that does not know that name would miss
@@ -723,7 +730,7 @@ impl Files for LocalFiles {
     }
 
     fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
-        self.limit.as_ref().map_or(Ok(()), |limit| limit(&Op::OpenDir(dir.clone())))?;
+        self.check(&Op::OpenDir(dir.clone()))?;
         Ok(Box::new(DirWatch::open(self.base.clone(), dir, depth)?))
     }
 

@@ -480,6 +480,8 @@ impl Workspace {
         };
         match self.item(Op::Look(parent.clone())) {
             Ok(found) if found.entry.kind == EntryKind::Dir => Ok(path.clone()),
+            // A restricted credential may be for the path and not for its parent; no link is followed then.
+            Err(error) if error.code == Code::OutOfScope => Ok(path.clone()),
             _ => self.resolve(&parent)?.0.child(name),
         }
     }

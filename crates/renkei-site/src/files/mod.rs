@@ -3,9 +3,7 @@
 //! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
 //! followed volume. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
-pub(crate) mod checksum_cache;
 pub mod file_sessions;
-pub(crate) mod own_threads;
 pub(crate) mod remote_locks;
 mod staging;
 mod uploads;

@@ -40,11 +40,9 @@ fn a_macaroon_opens_its_place_and_no_other() {
     assert_eq!(with_token(&site, &one, "/data/run7/a", &[]).body, b"hello");
     assert_eq!(with_token(&site, &one, "/data/run7/", &["-X", "PROPFIND"]).status, 403);
     let creates = issued(&site, "kek:/data/run7", "create");
-    assert_eq!(
-        with_token(&site, &creates, "/data/run7/b", &[&upload[..], &["-H", "If-None-Match: *"]].concat())
-            .status,
-        201
-    );
+    let made =
+        with_token(&site, &creates, "/data/run7/b", &[&upload[..], &["-H", "If-None-Match: *"]].concat());
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
     assert_eq!(std::fs::read(site.root().join("run7/b")).unwrap(), b"new");
 }
 
@@ -112,7 +110,8 @@ fn tokens_of_an_issuer_open_what_their_scopes_say() {
     site.ok(&["issuer", "add", "wlcg", &issuer.url, "--prefix", "/data/wlcg", "--account", &account()]);
     assert_eq!(get(&token).body, b"hello");
     // The scope makes its own directory, as the profile has it.
-    assert_eq!(with_token(&site, &token, "/data/wlcg/in/", &["-X", "MKCOL"]).status, 201);
+    let made = with_token(&site, &token, "/data/wlcg/in/", &["-X", "MKCOL"]);
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
     assert_eq!(with_token(&site, &token, "/data/wlcg/out/", &["-X", "MKCOL"]).status, 403);
     let expired = get(&issuer.token(&site, json!({"exp": 1, "scope": "storage.read:/run7"})));
     assert_eq!((expired.status, expired.problem()["code"].as_str()), (401, Some("RK-AUTH-31")));
