@@ -205,6 +205,16 @@ impl LocalFiles {
         self.limit.as_ref().map_or(Ok(Precondition::None), |limit| limit(op))
     }
 
+    /// Has a draft published only as a new file.
+    fn expect_new(&self, draft: Handle, found: &Item) -> Result<(), Error> {
+        if found.links == 0 {
+            return self.require(draft, Precondition::Absent);
+        }
+        self.told(Op::Close(draft), b"")?;
+        let cause = "the credential makes new files alone, and there is one of that name";
+        Err(Error::new(Code::OutOfScope, "open", &found.entry.path, cause))
+    }
+
     fn by_handle(&self, handle: &FileHandle) -> Result<Answer, Error> {
         let look = Op::Look(file_handle::find(&self.base, handle)?);
         self.check(&look)?;
@@ -696,8 +706,8 @@ impl Files for LocalFiles {
             _ => None,
         };
         let done = self.told(op, content);
-        if let (Precondition::Absent, Ok(Answer::Opened { handle, .. })) = (condition, &done) {
-            self.require(*handle, condition)?;
+        if let (Precondition::Absent, Ok(Answer::Opened { handle, item })) = (condition, &done) {
+            self.expect_new(*handle, item)?;
         }
         // Also after an error: the operation may have taken effect in part.
         self.store.settle();

@@ -5,14 +5,13 @@
 
 pub mod file_sessions;
 pub(crate) mod remote_locks;
-mod staging;
+pub(crate) mod staging;
 mod uploads;
 pub(crate) mod workspaces;
 
 use super::access::Access;
 use crate::Context;
 use crate::transfer::Transfers;
-use crate::volume::VolumeService;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
@@ -32,6 +31,7 @@ use renkei_store::temp::is_temp_name;
 use renkei_store::temp::refuse_temp_names;
 use renkei_store::tree::{disk_usage, remove_tree_while};
 use renkei_store::{Detail, Dir, ReadFile, Store};
+use staging::Replicas;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use workspaces::Workspaces;
@@ -45,7 +45,7 @@ pub struct FileService {
     left_drafts: LeftDrafts,
     web_locks: Mutex<WebLocks>,
     started: Instant,
-    volumes: Arc<VolumeService>,
+    volumes: Arc<dyn Replicas>,
     pub(crate) workspaces: Workspaces,
 }
 
@@ -54,10 +54,10 @@ impl FileService {
     pub(crate) fn new(
         context: &Arc<Context>,
         transfers: &Arc<Transfers>,
-        volumes: &Arc<VolumeService>,
+        volumes: Arc<dyn Replicas>,
     ) -> Self {
         FileService {
-            volumes: volumes.clone(),
+            volumes,
             context: context.clone(),
             transfers: transfers.clone(),
             locks: Arc::default(),

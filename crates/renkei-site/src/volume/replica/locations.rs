@@ -5,6 +5,7 @@
 //! date. A site that does not answer within seconds is reported as unknown, with the reason.
 
 use crate::access::{Access, Proof};
+use crate::files::staging::Replicas;
 use crate::snapshot::Snapshot;
 use crate::volume::VolumeService;
 use crate::volume::replica::service::await_sent;
@@ -19,6 +20,7 @@ use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::Locality;
 use renkei_core::wire::violation;
 use renkei_core::wire::volume::{AboutVolume, Tally, VolumeReply, Whereabouts};
+use renkei_mover::Stop;
 use renkei_volume::VolumeConfig;
 use renkei_volume::home::follower_registry::followers;
 use std::sync::{Arc, mpsc};
@@ -28,6 +30,27 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(5);
 
 type Holders = Vec<(SiteName, Result<Tally, Error>)>;
+
+impl Replicas for VolumeService {
+    fn locality(&self, place: &Place) -> Result<Locality, Error> {
+        let snapshot = self.context.last_snapshot();
+        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
+        let pending = snapshot.pending(&place.storage, facts)?;
+        let gone = || Error::new(Code::PathNotFound, "look up", place, "");
+        let (id, node) = pending.at(&place.path)?.ok_or_else(gone)?;
+        let Kind::File(content) = node.kind else { return Ok(Locality::Online) };
+        let is_held = pending.held(id)?.is_some_and(|held| held.is_of(&content));
+        Ok(if is_held { Locality::Online } else { Locality::Elsewhere })
+    }
+
+    fn replicate(&self, access: &Access, place: &Place) -> Result<Tally, Error> {
+        VolumeService::replicate(self, access, place, &Stop::default())
+    }
+
+    fn evict(&self, access: &Access, place: &Place) -> Result<Tally, Error> {
+        VolumeService::evict(self, access, place, &Stop::default())
+    }
+}
 
 impl VolumeService {
     /// The locations of the files at a place and below it.
@@ -51,21 +74,6 @@ impl VolumeService {
         let concerns = |folder: &RelPath| place.path.starts_with(folder) || folder.starts_with(&place.path);
         kept.retain(|kept| RelPath::parse(kept.folder.as_bytes()).is_ok_and(|folder| concerns(&folder)));
         Ok(Whereabouts { all, home: facts.home.clone(), here: snapshot.site.clone(), held, others, kept })
-    }
-
-    /// Whether this site has the content of a file of a followed volume. A directory is online.
-    ///
-    /// # Errors
-    /// `PathNotFound`, `VolumeUnknown`, `CatalogueFailed`.
-    pub(crate) fn locality(&self, place: &Place) -> Result<Locality, Error> {
-        let snapshot = self.context.last_snapshot();
-        let facts = snapshot.volumes.get(&place.storage).ok_or_else(|| no_volume(place))?;
-        let pending = snapshot.pending(&place.storage, facts)?;
-        let gone = || Error::new(Code::PathNotFound, "look up", place, "");
-        let (id, node) = pending.at(&place.path)?.ok_or_else(gone)?;
-        let Kind::File(content) = node.kind else { return Ok(Locality::Online) };
-        let is_held = pending.held(id)?.is_some_and(|held| held.is_of(&content));
-        Ok(if is_held { Locality::Online } else { Locality::Elsewhere })
     }
 
     /// The other holders of files, as the home reports; empty if it is unreachable.
