@@ -306,6 +306,7 @@ fn unexpected(answer: &Answer) -> Error {
         Answer::Checksum(_) => "a checksum",
         Answer::FileHandle(_) => "a handle of a file",
         Answer::Locality(_) => "a locality",
+        Answer::Upload(_) | Answer::Parts(_) => "an upload",
     };
     Error::new(Code::ProtocolViolation, "read answer", "", format_args!("{cause} was not asked for"))
 }

@@ -314,6 +314,7 @@ impl Files for UnionFiles {
             Op::SetXattr { path, name, value } => {
                 self.on_path(&path, content, |path| Op::SetXattr { path, name, value })
             }
+            Op::Upload { path, op } => self.on_path(&path, content, |path| Op::Upload { path, op }),
             Op::Checksum { handle, algorithm, freshness } => {
                 self.on_handle(handle, content, |handle| Op::Checksum { handle, algorithm, freshness })
             }

@@ -187,7 +187,7 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         Op::OpenDir(path) => vec![(Rights::LIST, path)],
         Op::Open(path) | Op::Peek { path, .. } => vec![(Rights::READ, path)],
         Op::Draft { path, start: Start::New, .. } => vec![(Rights::CREATE, path)],
-        Op::Draft { path, start: Start::Empty, .. } => vec![(WRITE, path)],
+        Op::Draft { path, start: Start::Empty, .. } | Op::Upload { path, .. } => vec![(WRITE, path)],
         // A draft with the present content can be read.
         Op::Draft { path, start: Start::Content, .. } | Op::Resume { path, .. } => {
             vec![(WRITE | Rights::READ, path)]

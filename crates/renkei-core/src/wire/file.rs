@@ -9,7 +9,7 @@
 
 use super::frame::{FrameKind, HEAD_BYTES, head};
 use super::types::{Algorithm, Space};
-use super::uploads::Uploads;
+use super::uploads::{Part, UploadId, UploadOp, parts};
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::batch::batch;
@@ -256,6 +256,13 @@ pub enum Op {
     Stage(RelPath),
     /// Since wire 4: gives up content that was brought, if another site has it. Answer: `Done`.
     Release(RelPath),
+    /// Since wire 4: an operation on the uploads in parts of a file.
+    Upload {
+        /// The file.
+        path: RelPath,
+        /// The operation.
+        op: UploadOp,
+    },
 }
 
 /// Most bytes of a [`FileHandle`].
@@ -293,7 +300,7 @@ impl Op {
                 WireVersion::V4
             }
             Op::FileHandle(_) | Op::ByHandle(_) => WireVersion::V4,
-            Op::Locality(_) | Op::Stage(_) | Op::Release(_) => WireVersion::V4,
+            Op::Locality(_) | Op::Stage(_) | Op::Release(_) | Op::Upload { .. } => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -305,6 +312,7 @@ impl Op {
             Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } | Op::SetXattr { path, .. } => vec![path],
             Op::MakeLink { from, to } | Op::Rename { from, to, .. } => vec![from, to],
             Op::Remove(path) | Op::RemoveDir(path) => vec![path],
+            Op::Upload { path, op: UploadOp::Complete { .. } } => vec![path],
             _ => Vec::new(),
         }
     }
@@ -416,6 +424,10 @@ pub enum Answer {
     FileHandle(FileHandle),
     /// Where the content is. Since wire 4.
     Locality(Locality),
+    /// The upload that was begun. Since wire 4.
+    Upload(UploadId),
+    /// The parts of an upload, in the order of their numbers. Since wire 4.
+    Parts(#[serde(deserialize_with = "parts")] Vec<Part>),
 }
 
 impl Answer {
@@ -584,11 +596,6 @@ pub trait Files: Send + Sync {
             "file session",
             "no conditions are checked here",
         ))
-    }
-
-    /// Takes uploads in parts, where that is possible.
-    fn uploads(&self) -> Option<&dyn Uploads> {
-        None
     }
 
     /// Watches a directory, where the files tell of changes.

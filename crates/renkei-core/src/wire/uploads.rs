@@ -1,9 +1,11 @@
 //! Uploads in parts: content that comes in numbered parts, in any order and over days, and becomes one file.
+//!
+//! Uploads outlive the session and the process; one that nothing was written to for a week is removed.
 
-use super::file::{Handle, Item, Precondition};
+use super::file::Precondition;
+use crate::batch::at_most;
 use crate::entry::FileTime;
-use crate::error::Error;
-use crate::path::RelPath;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Identifies an upload among those to one path.
 pub type UploadId = u64;
@@ -12,7 +14,7 @@ pub type UploadId = u64;
 pub const MAX_PART: u32 = 10_000;
 
 /// A part that is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Its number.
     pub number: u32,
@@ -22,42 +24,38 @@ pub struct Part {
     pub mtime: FileTime,
 }
 
-/// Takes uploads in parts; they outlive the process, and those that are not written to for a week are removed.
-pub trait Uploads {
-    /// Begins an upload of a file.
-    ///
-    /// # Errors
-    /// As a draft of the file; `Unsupported` in volumes.
-    fn begin(&self, path: &RelPath) -> Result<UploadId, Error>;
-
-    /// Begins the draft of a part, which replaces an earlier one of that number when it is published.
-    ///
-    /// # Errors
-    /// `NotOpen` if there is no such upload of the caller; `UsageInvalid` for a number out of range.
-    fn begin_part(&self, path: &RelPath, upload: UploadId, number: u32) -> Result<(Handle, Item), Error>;
-
-    /// The parts, in the order of their numbers.
-    ///
-    /// # Errors
-    /// As [`Uploads::begin_part`].
-    fn parts(&self, path: &RelPath, upload: UploadId) -> Result<Vec<Part>, Error>;
-
-    /// Publishes the named parts, one after the other, as the file's content, and ends the upload.
-    ///
-    /// # Errors
-    /// As [`Uploads::begin_part`]; `PathNotFound` for a part that is missing; as publishing on that condition. The
-    /// upload goes on after an error.
-    fn complete(
-        &self,
-        path: &RelPath,
+/// Operations on the uploads of one file. `NotOpen` is the error for an upload that is over, or another user's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UploadOp {
+    /// Begins one. Answer: `Upload`.
+    Begin,
+    /// Begins the draft of a part, which replaces an earlier one of that number when it is published. Answer: `Opened`.
+    Part {
+        /// The upload.
         upload: UploadId,
-        parts: &[u32],
+        /// From 1 to [`MAX_PART`].
+        number: u32,
+    },
+    /// Lists the parts. Answer: `Parts`.
+    List(UploadId),
+    /// Publishes the named parts, one after the other, as the file's content, and ends the upload; after an error it
+    /// goes on. Answer: `Item`.
+    Complete {
+        /// The upload.
+        upload: UploadId,
+        /// Numbers of parts, ascending.
+        #[serde(deserialize_with = "parts")]
+        parts: Vec<u32>,
+        /// The condition under which the file is published.
         condition: Precondition,
-    ) -> Result<Item, Error>;
+    },
+    /// Removes the parts, and ends the upload. Answer: `Done`.
+    Abandon(UploadId),
+}
 
-    /// Removes the parts, and ends the upload.
-    ///
-    /// # Errors
-    /// As [`Uploads::begin_part`].
-    fn abandon(&self, path: &RelPath, upload: UploadId) -> Result<(), Error>;
+/// Reads a list with at most one item for each part.
+pub(super) fn parts<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    at_most::<D, T, { MAX_PART as usize }>(deserializer)
 }

@@ -14,6 +14,7 @@ use renkei_core::wire::file::{
     Alteration, Answer, Changed, Item, Op, Precondition, Start, parse_answer, parse_op,
 };
 use renkei_core::wire::message::Control;
+use renkei_core::wire::uploads::{Part, UploadOp};
 use renkei_core::wire::volume::AboutVolume;
 use renkei_core::wire::{decode, encode};
 
@@ -46,6 +47,10 @@ fn ops() -> Vec<Op> {
         Op::LookFull(at()),
         Op::PublishIf { handle: 3, mtime: None, condition: Precondition::Absent },
         Op::SetXattr { path: at(), name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
+        Op::Upload {
+            path: at(),
+            op: UploadOp::Complete { upload: 3, parts: vec![1, 7], condition: Precondition::None },
+        },
     ]
 }
 
@@ -55,6 +60,7 @@ fn answers() -> Vec<Answer> {
         Answer::Locked(Some(span())),
         Answer::Failed(Error::new(Code::LockLost, "use", "d/f", "gone")),
         Answer::Opened { handle: 9, item: item() },
+        Answer::Parts(vec![Part { number: 7, bytes: 1 << 45, mtime: FileTime { secs: -1, nanos: 1 } }]),
     ]
 }
 

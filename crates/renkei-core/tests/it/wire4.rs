@@ -13,6 +13,7 @@ use renkei_core::wire::encode;
 use renkei_core::wire::file::{Answer, FileHandle, Freshness, Locality, Op, Precondition};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use renkei_core::wire::queue::Submission;
+use renkei_core::wire::uploads::{Part, UploadOp};
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
 
@@ -100,15 +101,22 @@ fn messages() -> Vec<(String, Message)> {
         ("answer-12-online", Answer::Locality(Locality::Online)),
         ("answer-12-elsewhere", Answer::Locality(Locality::Elsewhere)),
     ];
-    let answer = sums.into_iter().chain(places).map(|(name, answer)| (name.into(), Message::Answer(answer)));
+    let part =
+        Part { number: 300, bytes: 1 << 40, mtime: FileTime { secs: 1_700_000_000, nanos: 999_999_999 } };
+    let uploads = [("answer-13", Answer::Upload(u64::MAX)), ("answer-14", Answer::Parts(vec![part]))];
+    let answer = sums.into_iter().chain(places).chain(uploads);
+    let answer = answer.map(|(name, answer)| (name.into(), Message::Answer(answer)));
     control.chain(request).chain(reply).chain(operation).chain(answer).collect()
 }
 
-fn operations() -> [(&'static str, Op); 11] {
+fn operations() -> [(&'static str, Op); 16] {
     let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
     let version = Stamp { size: 1 << 40, mtime: time, ctime: time, ino: 77 };
     let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
     let publish = |mtime, condition| Op::PublishIf { handle: 300, mtime, condition };
+    let upload = |op| Op::Upload { path: path("run7/a"), op };
+    let complete =
+        UploadOp::Complete { upload: u64::MAX, parts: vec![1, 300], condition: Precondition::Absent };
     [
         ("op-23", Op::LookFull(path("run7/a"))),
         ("op-24-set", set(Some(vec![0, 255]))),
@@ -121,6 +129,11 @@ fn operations() -> [(&'static str, Op); 11] {
         ("op-29", Op::Locality(path("run7/a"))),
         ("op-30", Op::Stage(path("run7/a"))),
         ("op-31", Op::Release(path("run7/a"))),
+        ("op-32-begin", upload(UploadOp::Begin)),
+        ("op-32-part", upload(UploadOp::Part { upload: u64::MAX, number: 300 })),
+        ("op-32-list", upload(UploadOp::List(300))),
+        ("op-32-complete", upload(complete)),
+        ("op-32-abandon", upload(UploadOp::Abandon(300))),
     ]
 }
 
@@ -154,9 +167,9 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 #[test]
 fn every_message_is_recorded() {
     assert!(has_variant::<Control>(31) && has_variant::<Request>(46) && has_variant::<Reply>(27));
-    assert!(has_variant::<Op>(31) && has_variant::<Answer>(12));
+    assert!(has_variant::<Op>(32) && has_variant::<Answer>(14));
     assert!(!has_variant::<Control>(32), "record the new message here");
     assert!(!has_variant::<Request>(47), "record the new request here");
     assert!(!has_variant::<Reply>(28), "record the new reply here");
-    assert!(!has_variant::<Op>(32) && !has_variant::<Answer>(13), "record the new operation here");
+    assert!(!has_variant::<Op>(33) && !has_variant::<Answer>(15), "record the new operation here");
 }

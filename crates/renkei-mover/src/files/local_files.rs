@@ -11,6 +11,7 @@
 use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::file_handle;
+use super::uploads::UploadJournals;
 use super::watch::DirWatch;
 use renkei_config::random::{random_bytes, random_number};
 use renkei_core::backoff::Backoff;
@@ -25,7 +26,6 @@ use renkei_core::wire::file::{
     MAX_IO_BYTES, Op, Precondition, Start, Watch,
 };
 use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES};
-use renkei_core::wire::uploads::Uploads;
 use renkei_core::wire::{encode, violation};
 use renkei_store::leases::LeaseHolder;
 use renkei_store::locks::{LockAt, Locker};
@@ -69,6 +69,8 @@ pub struct LocalFiles {
     checksums: Option<Arc<dyn ChecksumCache>>,
     /// Knows where content is; none if all of it is here.
     staging: Option<Arc<dyn Staging>>,
+    /// Keeps account of uploads in parts.
+    pub(super) journals: Option<Arc<dyn UploadJournals>>,
     job: u64,
     /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
@@ -143,6 +145,7 @@ impl LocalFiles {
             locker: None,
             checksums: None,
             staging: None,
+            journals: None,
             job,
             left: None,
             limit: None,
@@ -194,6 +197,11 @@ impl LocalFiles {
     /// Sets the cache of checksums that are computed on demand.
     pub fn with_checksums(self, cache: Arc<dyn ChecksumCache>) -> Self {
         LocalFiles { checksums: Some(cache), ..self }
+    }
+
+    /// Sets the journals of uploads.
+    pub fn with_uploads(self, journals: Arc<dyn UploadJournals>) -> Self {
+        LocalFiles { journals: Some(journals), ..self }
     }
 
     /// Sets what knows where content is; without it all of it is here.
@@ -678,10 +686,6 @@ impl LocalFiles {
 }
 
 impl Files for LocalFiles {
-    fn uploads(&self) -> Option<&dyn Uploads> {
-        Some(self)
-    }
-
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         match &*self.draft(draft)? {
             Open::Draft(draft) => {
@@ -767,7 +771,10 @@ impl LocalFiles {
                 refuse_temp_names("make", to)?;
                 (Attempt::Name, vec![from.clone(), to.clone()])
             }
-            Op::Draft { path, .. } | Op::MakeDir { path, .. } | Op::MakeSymlink { path, .. } => {
+            Op::Draft { path, .. }
+            | Op::MakeDir { path, .. }
+            | Op::MakeSymlink { path, .. }
+            | Op::Upload { path, .. } => {
                 refuse_temp_names("make", path)?;
                 (Attempt::Name, vec![path.clone()])
             }
@@ -837,6 +844,7 @@ impl LocalFiles {
             Op::Lock { path, owner, span } => self.lock(&path, owner, &span)?,
             Op::FindLock { path, owner, span } => self.find_lock(&path, owner, &span)?,
             Op::Resume { path, handle, mode } => self.resume(&path, handle, mode)?,
+            Op::Upload { path, op } => self.upload(&path, op)?,
             // The file server waits for the writes of other streams before this.
             Op::Await { handle, .. } => self.draft(handle).map(|_| Answer::Done)?,
             Op::FileHandle(path) => Answer::FileHandle(file_handle::make(&self.base, &path)?),

@@ -17,7 +17,7 @@ pub(crate) mod read_ahead;
 pub mod remote_files;
 pub(crate) mod rpc;
 pub mod server;
-pub(crate) mod uploads;
+pub mod uploads;
 mod watch;
 pub mod workspace;
 #[cfg(any(test, feature = "testing"))]

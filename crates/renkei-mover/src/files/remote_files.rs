@@ -22,6 +22,7 @@ use renkei_core::wire::file::{
     SessionKey, Start,
 };
 use renkei_core::wire::message::Request;
+use renkei_core::wire::uploads::UploadOp;
 use renkei_core::wire::{WireVersion, violation};
 use renkei_net::identity::socket;
 use serde_json::json;
@@ -430,6 +431,9 @@ impl RemoteFiles {
     fn begin(&self, op: &Op) -> Result<Answer, Error> {
         let repeats = !matches!(op, Op::Draft { start: Start::New, .. });
         let (epoch, handle, item, held) = self.with_conn(repeats, |epoch, conn| {
+            if let Err(error) = conn.expect(op.since()) {
+                return Ok(Err(error));
+            }
             Ok(told(conn.ask(op, None)?.answer).and_then(|answer| {
                 let (answer, held) = answer.parted();
                 match answer {
@@ -441,6 +445,10 @@ impl RemoteFiles {
         let (path, kind) = match op {
             Op::Draft { path, start, mode } => {
                 let draft = Box::new(Mutex::new(Draft::new(*start, *mode, Version::of(&item))));
+                (path, Opened::Draft { draft, behind: WriteBehind::default() })
+            }
+            Op::Upload { path, .. } => {
+                let draft = Box::new(Mutex::new(Draft::of_part(op.clone(), Version::of(&item))));
                 (path, Opened::Draft { draft, behind: WriteBehind::default() })
             }
             Op::OpenDir(path) => (path, Opened::Dir(Mutex::default())),
@@ -471,7 +479,10 @@ impl RemoteFiles {
             Opened::Dir(_) => return Ok(Err(broken(open, Code::NotOpen, "the list was cut off"))),
             Opened::Prefetched(_) => return Ok(Err(broken(open, Code::NotOpen, "it is open here alone"))),
             Opened::File(_) => Op::Open(lock(&open.path).clone()),
-            Opened::Draft { draft, .. } => lock(draft).again(&lock(&open.path), far.1),
+            Opened::Draft { draft, .. } => match lock(draft).again(&lock(&open.path), far.1) {
+                Some(again) => again,
+                None => return Ok(Err(broken(open, Code::DraftLost, "the part must be sent again"))),
+            },
         };
         if let Opened::Draft { draft, .. } = &open.kind
             && let Some(left) = lock(draft).left(&lock(&open.path), far.1)
@@ -555,6 +566,7 @@ impl RemoteFiles {
     fn operate_now(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         match op {
             Op::OpenDir(_) | Op::Open(_) | Op::Draft { .. } => self.begin(&op),
+            Op::Upload { op: UploadOp::Part { .. }, .. } => self.begin(&op),
             Op::ReadDir(handle) => self.read_dir(handle),
             Op::Look(path) => self.look(path),
             Op::Write { handle, offset } => self.write(handle, offset, content),
@@ -581,7 +593,8 @@ impl RemoteFiles {
             op => {
                 let repeats =
                     matches!(op, Op::Space | Op::LookFull(_) | Op::Lock { .. } | Op::FindLock { .. })
-                        || matches!(op, Op::FileHandle(_) | Op::ByHandle(_) | Op::Locality(_));
+                        || matches!(op, Op::FileHandle(_) | Op::ByHandle(_) | Op::Locality(_))
+                        || matches!(op, Op::Upload { op: UploadOp::Begin | UploadOp::List(_), .. });
                 self.with_conn(repeats, |_, conn| match conn.expect(op.since()) {
                     Ok(()) => Ok(told(conn.ask(&op, None)?.answer)),
                     Err(error) => Ok(Err(error)),

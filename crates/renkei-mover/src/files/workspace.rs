@@ -17,7 +17,7 @@ use renkei_core::wire::file::{
     Precondition, Start, Watch,
 };
 use renkei_core::wire::message::{Algorithm, Space};
-use renkei_core::wire::uploads::{Part, UploadId, Uploads};
+use renkei_core::wire::uploads::{Part, UploadId, UploadOp};
 use renkei_core::wire::violation;
 use renkei_store::checksum::Checksum;
 use renkei_store::metadata::{ACCESS_ACL, DEFAULT_ACL};
@@ -342,11 +342,13 @@ impl Workspace {
     /// Begins an upload of a file in parts.
     ///
     /// # Errors
-    /// As [`Workspace::create`]; `Unsupported` in volumes, and where the files are at another site.
+    /// As [`Workspace::create`]; `VersionMismatch` towards a PoP of wire 3.
     pub fn create_upload(&self, path: &RelPath) -> Result<Upload, Error> {
         let path = self.resolve_parent(path)?;
-        let id = takes_parts(&*self.files)?.begin(&path)?;
-        Ok(Upload { files: self.files.clone(), path, id })
+        match self.ask(Op::Upload { path: path.clone(), op: UploadOp::Begin })? {
+            Answer::Upload(id) => Ok(Upload { files: self.files.clone(), path, id }),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Continues an upload that was begun here or by a process before.
@@ -354,7 +356,6 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::create_upload`]; the calls report an upload that is over.
     pub fn upload(&self, path: &RelPath, id: UploadId) -> Result<Upload, Error> {
-        takes_parts(&*self.files)?;
         Ok(Upload { files: self.files.clone(), path: self.resolve_parent(path)?, id })
     }
 
@@ -783,7 +784,7 @@ impl Upload {
     /// # Errors
     /// `NotOpen` if the upload is over or another user's; `UsageInvalid` for a number out of range.
     pub fn put_part(&self, number: u32, checksum: Option<Algorithm>) -> Result<Writer, Error> {
-        let (handle, found) = takes_parts(&*self.files)?.begin_part(&self.path, self.id, number)?;
+        let (handle, found) = opened(self.ask(UploadOp::Part { upload: self.id, number })?)?;
         let sum = Mutex::new(checksum.map(|algorithm| Running::new(algorithm, false)));
         Ok(Writer { files: self.files.clone(), handle, found, sum })
     }
@@ -793,7 +794,10 @@ impl Upload {
     /// # Errors
     /// As [`Upload::put_part`].
     pub fn parts(&self) -> Result<Vec<Part>, Error> {
-        takes_parts(&*self.files)?.parts(&self.path, self.id)
+        match self.ask(UploadOp::List(self.id))? {
+            Answer::Parts(parts) => Ok(parts),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Makes these parts, one after the other, the content of the file, in one step; the others are discarded.
@@ -802,7 +806,8 @@ impl Upload {
     /// As [`Upload::put_part`] and [`Writer::publish`]; `PathNotFound` for a part that has not come. The upload goes
     /// on after an error.
     pub fn complete(&self, parts: &[u32], condition: Precondition) -> Result<Item, Error> {
-        takes_parts(&*self.files)?.complete(&self.path, self.id, parts, condition)
+        let (upload, parts) = (self.id, parts.to_vec());
+        item(self.ask(UploadOp::Complete { upload, parts, condition })?)
     }
 
     /// Discards the parts.
@@ -810,14 +815,12 @@ impl Upload {
     /// # Errors
     /// As [`Upload::put_part`].
     pub fn abandon(&self) -> Result<(), Error> {
-        takes_parts(&*self.files)?.abandon(&self.path, self.id)
+        done(self.ask(UploadOp::Abandon(self.id))?)
     }
-}
 
-fn takes_parts(files: &dyn Files) -> Result<&dyn Uploads, Error> {
-    let refused =
-        || Error::new(Code::Unsupported, "upload in parts", "file session", "the files are at another site");
-    files.uploads().ok_or_else(refused)
+    fn ask(&self, op: UploadOp) -> Result<Answer, Error> {
+        ask(&*self.files, Op::Upload { path: self.path.clone(), op }, b"")
+    }
 }
 
 /// What identifies the version of a file.

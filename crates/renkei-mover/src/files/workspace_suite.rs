@@ -43,7 +43,8 @@ pub fn all(workspace: &Workspace) {
     attributes_change(workspace);
     a_known_checksum_is_that_of_the_content(workspace);
     attributes_of_users_are_set_or_refused(workspace);
-    parts_are_composed_or_refused(workspace);
+    an_abandoned_upload_leaves_nothing(workspace);
+    parts_become_one_file(workspace);
     workspace_suite_places::handles(workspace);
     workspace_suite_places::own_content_is_online(workspace);
     workspace_suite_places::changes_are_told_or_refused(workspace);
@@ -224,19 +225,14 @@ fn put_part(upload: &Upload, number: u32, content: &[u8]) {
     writer.publish(None, None).unwrap();
 }
 
-/// Whether or not the place takes uploads in parts.
-fn parts_are_composed_or_refused(workspace: &Workspace) {
-    let upload = match workspace.create_upload(&path("parts")) {
-        Ok(upload) => upload,
-        Err(error) => return assert_eq!(error.code, Code::Unsupported),
-    };
+fn an_abandoned_upload_leaves_nothing(workspace: &Workspace) {
+    let upload = workspace.create_upload(&path("parts")).unwrap();
     put_part(&upload, 2, b"second");
     upload.abandon().unwrap();
     assert!(names(workspace, "").is_empty());
 }
 
-/// Uploads in parts, for places that take them.
-pub fn uploads(workspace: &Workspace) {
+fn parts_become_one_file(workspace: &Workspace) {
     let parts: Vec<Vec<u8>> = [5, 6, 7].map(|byte| vec![byte; (1 << 20) + usize::from(byte)]).to_vec();
     put(workspace, "parts", b"before");
     let upload = workspace.create_upload(&path("parts")).unwrap();
@@ -434,7 +430,6 @@ mod tests {
         let workspace = Workspace::new(Arc::new(files));
         all(&workspace);
         conditions(&workspace);
-        uploads(&workspace);
         workspace_suite_places::changes(&workspace);
         if takes_attributes(folder.path()) {
             attributes_of_users(&workspace);

@@ -40,6 +40,8 @@ pub(crate) struct Draft {
     version: Version,
     /// The condition under which it is published.
     condition: Precondition,
+    /// The operation that begins it, if it is a part of an upload.
+    part: Option<Op>,
 }
 
 /// Identifies a version of one name: the inode number at the site, and in a volume, where a file keeps its inode
@@ -73,7 +75,13 @@ impl Draft {
             is_anew: false,
             version,
             condition: Precondition::None,
+            part: None,
         }
+    }
+
+    /// The draft of a part of an upload, which `op` began. The site keeps none that a session lost.
+    pub(crate) fn of_part(op: Op, version: Version) -> Self {
+        Draft { part: Some(op), ..Draft::new(Start::Empty, 0, version) }
     }
 
     /// Sets the condition under which it is published.
@@ -83,13 +91,15 @@ impl Draft {
 
     /// The operation that reopens the draft in a later session; `handle` was its handle before. The site's part is
     /// resumed only after some of it was acknowledged: before that it may be an incomplete copy of the previous
-    /// version.
-    pub(crate) fn again(&mut self, path: &RelPath, handle: Handle) -> Op {
+    /// version. None if it is lost.
+    pub(crate) fn again(&mut self, path: &RelPath, handle: Handle) -> Option<Op> {
         let (path, mode) = (path.clone(), self.mode);
         self.is_anew = self.is_dirty && !self.is_there;
-        match self.is_there {
-            true => Op::Resume { path, handle, mode },
-            false => Op::Draft { path, start: self.start, mode },
+        match (self.is_there, &self.part) {
+            (true, Some(_)) => None,
+            (false, Some(part)) => Some(part.clone()),
+            (true, None) => Some(Op::Resume { path, handle, mode }),
+            (false, None) => Some(Op::Draft { path, start: self.start, mode }),
         }
     }
 
@@ -97,7 +107,7 @@ impl Draft {
     /// it can be closed.
     pub(crate) fn left(&self, path: &RelPath, handle: Handle) -> Option<Op> {
         let (path, mode) = (path.clone(), self.mode);
-        self.is_anew.then_some(Op::Resume { path, handle, mode })
+        (self.is_anew && self.part.is_none()).then_some(Op::Resume { path, handle, mode })
     }
 
     fn on_published(&mut self, item: &Item) {
@@ -448,6 +458,9 @@ impl RemoteFiles {
 
     /// The version that a draft was published as, if it was: another version than before, with the requested mtime.
     fn was_published(&self, open: &Open, mtime: Option<FileTime>) -> Result<Option<Answer>, Error> {
+        if open.with_draft(|draft| draft.part.is_some()).unwrap_or_default() {
+            return Ok(None);
+        }
         let path = lock(&open.path).clone();
         let found = match self.operate(Op::Look(path), &[]).map(|answer| answer.parted().0) {
             Ok(Answer::Item(found)) => found,
@@ -464,6 +477,7 @@ impl RemoteFiles {
 mod tests {
     use super::*;
     use renkei_core::entry::{Entry, FIRST_NODE, Meta, Stamp};
+    use renkei_core::wire::uploads::UploadOp;
 
     /// A file of a followed volume after a change at its site.
     fn item(change: u64) -> Item {
@@ -484,10 +498,21 @@ mod tests {
     fn a_draft_without_acknowledged_data_is_restarted() {
         let mut draft = Draft::new(Start::Content, 0, Version::of(&item(1)));
         draft.is_dirty = true;
-        assert!(matches!(draft.again(&RelPath::root(), 7), Op::Draft { start: Start::Content, .. }));
+        assert!(matches!(draft.again(&RelPath::root(), 7), Some(Op::Draft { start: Start::Content, .. })));
         assert!(draft.is_anew);
         draft.is_there = true;
-        assert!(matches!(draft.again(&RelPath::root(), 7), Op::Resume { handle: 7, .. }));
+        assert!(matches!(draft.again(&RelPath::root(), 7), Some(Op::Resume { handle: 7, .. })));
         assert!(!draft.is_anew);
+    }
+
+    #[test]
+    fn a_part_is_begun_anew_and_never_becomes_a_draft_of_the_file() {
+        let op = Op::Upload { path: RelPath::root(), op: UploadOp::Part { upload: 7, number: 1 } };
+        let mut part = Draft::of_part(op.clone(), Version::of(&item(1)));
+        part.is_dirty = true;
+        assert_eq!(part.again(&RelPath::root(), 7), Some(op));
+        assert!(part.is_anew && part.left(&RelPath::root(), 7).is_none());
+        part.is_there = true;
+        assert_eq!(part.again(&RelPath::root(), 7), None);
     }
 }

@@ -9,7 +9,7 @@
 use super::FileService;
 use super::remote_locks::RemoteLocks;
 use super::staging::staging_of;
-use crate::access::Access;
+use crate::access::{Access, Opened};
 use crate::transfer::cleanup::clean_up_job;
 use crate::transfer::jobs::running;
 use crate::transfer::tickets::offer_streams;
@@ -21,7 +21,7 @@ use renkei_core::mover::journal::{Header, VERSION};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Files, Handle, OpenFiles, SessionKey};
 use renkei_core::wire::message::Class;
-use renkei_mover::files::local_files::LocalFiles;
+use renkei_mover::files::local_files::{Limit, LocalFiles};
 use renkei_mover::files::server::{FileServerJob, serve};
 use renkei_mover::hex;
 use renkei_mover::journal::{Journal, boot_id, check_unfinished};
@@ -80,8 +80,7 @@ impl FileService {
         let number = number_of(access, open);
         let listed = self.transfers.active.enter(number, entry)?;
         let left = Arc::new(AtomicUsize::new(0));
-        let locker = self.locker(access, &open.place.storage, open.locks)?;
-        let (local_files, job) = open_local_files(self, access, open, (number, &left), locker)?;
+        let (local_files, job) = self.open_local_files(access, open, (number, &left))?;
         let journal = self.draft_journal(access, open, &local_files, &job)?;
         tracing::info!(target: "audit", principal = %access.principal, account = job.account.name, place = %open.place,
             write = open.write, "file session");
@@ -287,50 +286,60 @@ fn number_of(access: &Access, open: &OpenFiles) -> u64 {
     u64::from_be_bytes(*hash.as_bytes().first_chunk().expect("a digest is longer"))
 }
 
-/// Opens the place as its account; remaining drafts are counted in `left`.
-fn open_local_files(
-    room: &FileService,
-    access: &Access,
-    open: &OpenFiles,
-    (number, left): (u64, &Arc<AtomicUsize>),
-    locker: Arc<dyn Locker>,
-) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
-    let need = if open.write { Need::Write } else { Need::Read };
-    let (place, limit) = access.open_files(&open.place, need)?;
-    let root = format!("/{}", open.place.storage);
-    let (mut store, account, write) = (place.store.clone(), place.account.clone(), open.write);
-    let holder = store.leases().filter(|_| open.leases).and_then(|table| {
-        let joined = table.join();
-        joined.inspect_err(|error| tracing::warn!(%error, "no leases are given")).ok().map(Arc::new)
-    });
-    if let Some(own) = holder.as_ref().and_then(|holder| store.held_by(holder.id())) {
-        store = own;
+impl FileService {
+    /// The open-file table of an opened place, beside which the PoP keeps locks, checksums and journals of uploads.
+    pub(super) fn local_files(
+        &self,
+        access: &Access,
+        (at, need): (&Place, Need),
+        (place, limit): (Opened, Option<Limit>),
+        locker: Arc<dyn Locker>,
+    ) -> Result<LocalFiles, Error> {
+        let store = place.store.clone();
+        let uploads = self.uploads(access, at, &place.account);
+        let local =
+            place.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
+        let local = local.map_err(|error| error.under(&format!("/{}", at.storage)))?;
+        let checksums = self.context.checksums.of(&at.storage);
+        let local = local.locked_by(locker).limited(limit).with_checksums(checksums).with_uploads(uploads);
+        Ok(local.with_staging(staging_of(&self.context, &self.volumes, access, at)))
     }
-    let left = left.clone();
-    let checksums = room.context.checksums.of(&open.place.storage);
-    let staging = staging_of(&room.context, &room.volumes, access, &open.place);
-    let (lease_holder, own_locker, consistency) = (holder.clone(), locker.clone(), open.consistency);
-    let local_files = place.run("open", move |_, path| {
-        let local_files =
-            LocalFiles::new(store, path.clone(), write)?.leaving(number, left).locked_by(own_locker);
-        let local_files = local_files.seeing(consistency).limited(limit);
-        let local_files = local_files.with_checksums(checksums).with_staging(staging);
-        Ok(Arc::new(match lease_holder {
-            Some(lease_holder) => local_files.held_by(lease_holder),
-            None => local_files,
-        }))
-    });
-    let local_files = local_files.map_err(|error| error.under(&root))?;
-    let job = FileServerJob {
-        files: local_files.clone(),
-        account,
-        side: access.site().into(),
-        root,
-        silence: access.snapshot.config.stall_timeout(),
-        holder,
-        locker,
-    };
-    Ok((local_files, job))
+
+    /// Opens the place of a session as its account; remaining drafts are counted in `left`.
+    fn open_local_files(
+        &self,
+        access: &Access,
+        open: &OpenFiles,
+        (number, left): (u64, &Arc<AtomicUsize>),
+    ) -> Result<(Arc<LocalFiles>, FileServerJob), Error> {
+        let need = if open.write { Need::Write } else { Need::Read };
+        let locker = self.locker(access, &open.place.storage, open.locks)?;
+        let (mut place, limit) = access.open_files(&open.place, need)?;
+        let holder = place.store.leases().filter(|_| open.leases).and_then(|table| {
+            let joined = table.join();
+            joined.inspect_err(|error| tracing::warn!(%error, "no leases are given")).ok().map(Arc::new)
+        });
+        if let Some(own) = holder.as_ref().and_then(|holder| place.store.held_by(holder.id())) {
+            place.store = own;
+        }
+        let account = place.account.clone();
+        let local = self.local_files(access, (&open.place, need), (place, limit), locker.clone())?;
+        let local = local.leaving(number, left.clone()).seeing(open.consistency);
+        let files = Arc::new(match &holder {
+            Some(holder) => local.held_by(holder.clone()),
+            None => local,
+        });
+        let job = FileServerJob {
+            files: files.clone(),
+            account,
+            side: access.site().into(),
+            root: format!("/{}", open.place.storage),
+            silence: access.snapshot.config.stall_timeout(),
+            holder,
+            locker,
+        };
+        Ok((files, job))
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 //! Operations run on threads of the account that the place is opened as. Each change is noted in the audit log.
 
 use super::FileService;
-use super::staging::staging_of;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
@@ -14,7 +13,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Op, Precondition, Watch};
-use renkei_core::wire::uploads::Uploads;
+use renkei_core::wire::uploads::UploadOp;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
 use renkei_mover::{Stop, fresh_id};
@@ -30,9 +29,9 @@ use std::time::Duration;
 pub(crate) struct Workspaces(Mutex<Vec<Weak<Authorised>>>);
 
 /// What a workspace was opened for.
-pub(super) struct Authorised {
-    pub(super) access: Access,
-    pub(super) place: Place,
+struct Authorised {
+    access: Access,
+    place: Place,
     stop: Stop,
     /// Whether the last judgement refused it.
     refused: AtomicBool,
@@ -94,15 +93,10 @@ impl FileService {
     /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
     pub fn open(&self, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
         let side = |error: Error| error.at(access.site());
-        let (opened, limit) = access.open_files(place, need)?;
-        let root = format!("/{}", place.storage);
-        let (store, account) = (opened.store.clone(), opened.account.clone());
+        let opened = access.open_files(place, need)?;
+        let account = opened.0.account.clone();
         let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
-        let local =
-            opened.run("open", move |_, path| LocalFiles::new(store, path.clone(), need == Need::Write));
-        let local = local.map_err(|error| side(error.under(&root)))?.locked_by(locker).limited(limit);
-        let local = local.with_checksums(self.context.checksums.of(&place.storage));
-        let local = Arc::new(local.with_staging(staging_of(&self.context, &self.volumes, access, place)));
+        let local = Arc::new(self.local_files(access, (place, need), opened, locker).map_err(side)?);
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
@@ -113,24 +107,24 @@ impl FileService {
         self.workspaces.lock().push(Arc::downgrade(&authorised));
         // Rights may have changed since the access was made.
         authorised.judge(&self.context.last_snapshot()).map_err(side)?;
-        let context = self.context.clone();
+        let (context, root) = (self.context.clone(), format!("/{}", place.storage));
         Ok(Workspace::new(Arc::new(AccountFiles { context, local: Some(local), account, root, authorised })))
     }
 }
 
 /// The files of a workspace: each operation is checked, noted and executed as the account.
-pub(super) struct AccountFiles {
-    pub(super) context: Arc<Context>,
+struct AccountFiles {
+    context: Arc<Context>,
     /// Some until it is dropped.
     local: Option<Arc<LocalFiles>>,
-    pub(super) account: Account,
+    account: Account,
     /// The storage, for the subjects of errors.
     root: String,
-    pub(super) authorised: Arc<Authorised>,
+    authorised: Arc<Authorised>,
 }
 
 impl AccountFiles {
-    pub(super) fn run<T: Send + 'static>(
+    fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
@@ -172,10 +166,6 @@ impl Files for AccountFiles {
         Counters::add(&self.context.counters.file_bytes_total, read.len() as u64);
         buf[..read.len()].copy_from_slice(&read);
         Ok(read.len())
-    }
-
-    fn uploads(&self) -> Option<&dyn Uploads> {
-        Some(self)
     }
 
     fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
@@ -234,6 +224,7 @@ impl Drop for AccountFiles {
 fn noted_path(op: &Op) -> Option<&RelPath> {
     match op {
         Op::Draft { path, .. } | Op::Stage(path) | Op::Release(path) => Some(path),
+        Op::Upload { path, op: UploadOp::Begin } => Some(path),
         _ => None,
     }
 }
@@ -241,7 +232,8 @@ fn noted_path(op: &Op) -> Option<&RelPath> {
 /// The name of a change in the audit log.
 fn name(op: &Op) -> &'static str {
     match op {
-        Op::Draft { .. } => "write",
+        Op::Draft { .. } | Op::Upload { op: UploadOp::Complete { .. }, .. } => "write",
+        Op::Upload { .. } => "upload",
         Op::Alter { .. } => "setattr",
         Op::SetXattr { .. } => "setxattr",
         Op::MakeDir { .. } => "mkdir",
@@ -297,7 +289,6 @@ mod tests {
         workspace_suite::all(&workspace);
         workspace_suite::conditions(&workspace);
         workspace_suite::checksums_on_demand(&workspace);
-        workspace_suite::uploads(&workspace);
         workspace_suite_places::changes(&workspace);
         if workspace_suite::takes_attributes(dir.path()) {
             workspace_suite::attributes_of_users(&workspace);

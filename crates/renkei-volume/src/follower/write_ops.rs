@@ -89,6 +89,10 @@ impl FollowedDir {
     ) -> Result<Replaced, Error> {
         let writer = self.writer("rename", name)?;
         let (plain, to_plain) = (self.plain_dir(writer)?, to.plain_dir(writer)?);
+        if is_temp_name(name) {
+            // A part of an upload: the volume does not know it.
+            return plain.rename(temp, &*to_plain, name).map(|()| Replaced::default());
+        }
         let mut turn = self.turn(writer)?;
         let there = self.volume.pending.child(&to.spot(name))?;
         if there.is_some() && matches!(over, Over::Nothing) {
