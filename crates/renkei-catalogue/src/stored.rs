@@ -6,7 +6,7 @@
 use super::database::DatabaseError;
 use renkei_core::error::Code;
 use renkei_core::format::Format;
-use renkei_core::namespace::{Node, Record, SequencedChange};
+use renkei_core::namespace::{Change, Kind, Node, Record, SequencedChange};
 use renkei_core::queue::Job;
 use renkei_core::wire::decode;
 use renkei_core::wire::message::{EntryFailure, Progress};
@@ -17,6 +17,11 @@ use serde::Serialize;
 pub(super) trait Stored: Serialize + Sized + 'static {
     /// Its format.
     const FORMAT: Format<Self>;
+
+    /// The oldest version that has the value, in which it is written: earlier versions of renkei read it.
+    fn version(&self) -> u8 {
+        Self::FORMAT.version()
+    }
 }
 
 impl Stored for Job {
@@ -36,20 +41,34 @@ impl Stored for EntryFailure {
 }
 
 impl Stored for Node {
-    const FORMAT: Format<Self> = Format::numbered("node of a volume", &[decode]);
+    const FORMAT: Format<Self> = Format::numbered("node of a volume", &[decode, decode]);
+
+    /// Version 2 has extended attributes.
+    fn version(&self) -> u8 {
+        if matches!(self.kind, Kind::Xattrs(_)) { 2 } else { 1 }
+    }
 }
 
 impl Stored for Record {
-    const FORMAT: Format<Self> = Format::numbered("record of a volume", &[decode]);
+    const FORMAT: Format<Self> = Format::numbered("record of a volume", &[decode, decode]);
+
+    fn version(&self) -> u8 {
+        let nodes = self.outcome.iter().flat_map(|effects| &effects.nodes);
+        nodes.filter_map(|(_, node)| Some(node.as_ref()?.version())).max().unwrap_or(1)
+    }
 }
 
 impl Stored for SequencedChange {
-    const FORMAT: Format<Self> = Format::numbered("change of a volume", &[decode]);
+    const FORMAT: Format<Self> = Format::numbered("change of a volume", &[decode, decode]);
+
+    fn version(&self) -> u8 {
+        if matches!(self.change, Change::SetXattr { .. }) { 2 } else { 1 }
+    }
 }
 
 /// The bytes of a value for a column.
 pub(super) fn pack<T: Stored>(value: &T) -> Vec<u8> {
-    T::FORMAT.encode(value)
+    T::FORMAT.encode_as(value.version(), value)
 }
 
 /// The value of a column.
@@ -65,7 +84,7 @@ mod tests {
     use super::*;
     use crate::HeldReplica;
     use crate::tree_pages::Coming;
-    use renkei_core::entry::{FileTime, Stamp};
+    use renkei_core::entry::{FileTime, Stamp, Xattr};
     use renkei_core::error::Error;
     use renkei_core::format::check;
     use renkei_core::namespace::page::{Extent, Reached};
@@ -79,8 +98,9 @@ mod tests {
     /// Values as earlier versions wrote them, one a line.
     const RECORDED: &str = include_str!("../tests/formats.txt");
 
-    fn recorded<T: Stored + PartialEq + std::fmt::Debug>(name: &str, value: T) {
-        check(RECORDED, name, &T::FORMAT, &[value]);
+    /// Each version of a kind has the value in the same bytes.
+    fn recorded<T: Stored + Clone + PartialEq + std::fmt::Debug>(name: &str, value: T) {
+        check(RECORDED, name, &T::FORMAT, &vec![value; T::FORMAT.version().into()]);
     }
 
     fn time() -> FileTime {
@@ -108,13 +128,14 @@ mod tests {
         Node { kind, attributes: attributes(), links: 2, changed: 300 }
     }
 
-    fn kinds() -> [Kind; 4] {
+    fn kinds() -> [Kind; 5] {
         let content = Content { size: 1 << 40, digest: Some([8; 32]), by: (Origin(3), 4), version: 9 };
         [
             Kind::Dir { names: 3, parent: NodeId(1) },
             Kind::File(content),
             Kind::Symlink { target: b"/x".to_vec() },
             Kind::Merged { into: NodeId(6) },
+            Kind::Xattrs(vec![Xattr { name: b"user.a".to_vec(), value: vec![0, 255] }]),
         ]
     }
 
@@ -137,6 +158,7 @@ mod tests {
                 mtime: time,
                 beside: Some(beside),
             },
+            Change::SetXattr { id, name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
         ]
     }
 
@@ -200,13 +222,27 @@ mod tests {
     }
 
     #[test]
+    fn only_values_with_extended_attributes_are_of_the_version_that_has_them() {
+        let versions: Vec<u8> = kinds().into_iter().map(|kind| pack(&node(kind))[0]).collect();
+        assert_eq!(versions, [1, 1, 1, 1, 2]);
+        let record = |kind| {
+            let nodes = vec![(NodeId(5), Some(node(kind))), (NodeId(6), None)];
+            let outcome = Ok(Delta { nodes, names: Vec::new() });
+            pack(&Record { seq: 300, origin: Origin(2), number: 3, outcome })[0]
+        };
+        assert_eq!(kinds().map(record), [1, 1, 1, 1, 2]);
+        let change = |change| pack(&SequencedChange { origin: Origin(300), number: 7, change })[0];
+        assert_eq!(changes().into_iter().map(change).filter(|version| *version == 2).count(), 1);
+    }
+
+    #[test]
     fn a_mark_is_read_and_written_as_ever() {
         check(RECORDED, "mark", crate::MARK.format(), &[(300, [8; 32])]);
     }
 
     #[test]
     fn a_newer_value_is_an_error_that_says_so() {
-        let newer = Node::FORMAT.encode_as(2, &"x");
+        let newer = Node::FORMAT.encode_as(3, &"x");
         assert!(
             matches!(unpack::<Node>(&newer), Err(DatabaseError::Newer(error)) if error.code == Code::FormatNewer)
         );

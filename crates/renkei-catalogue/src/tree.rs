@@ -12,7 +12,7 @@ use super::tree_rows::{
     BulkStatement, Scope, Script, by_name, count_at, id_at, name_at, node_at, number, signed, spot_at, store,
 };
 use super::trees::VolumeId;
-use renkei_core::entry::Stamp;
+use renkei_core::entry::{Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::format::Format;
 use renkei_core::namespace::memory::MemoryTree;
@@ -246,6 +246,11 @@ impl VolumeTree {
             let query = self.ask_shown(sql).bind(signed(id));
             query.first(connection)?.map_or(Ok(None), |row| node_at(&row, 0))
         })
+    }
+
+    /// The extended attributes of a node.
+    pub fn xattrs(&self, id: NodeId) -> Result<Vec<Xattr>, Error> {
+        Ok(self.node(id.xattrs())?.map(Node::into_xattrs).unwrap_or_default())
     }
 
     /// The node of a name.

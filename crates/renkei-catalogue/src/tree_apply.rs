@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 /// Key of the note in a copy with the number and the digest of its last record.
 pub const MARK: TreeNote<(u64, [u8; 32])> = TreeNote::of("mark", &[decode]);
 
-/// The digest of a record, the same at all sites.
+/// The digest of a record, the same at all sites: also at those that were not told of extended attributes.
 pub fn record_digest(record: &Record) -> [u8; 32] {
-    *blake3::hash(&encode(record)).as_bytes()
+    *blake3::hash(&encode(&record.clone().without_xattrs())).as_bytes()
 }
 
 impl VolumeTree {

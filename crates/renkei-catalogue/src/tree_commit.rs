@@ -246,12 +246,14 @@ impl<'a> Reading<'a> {
         let mut spots: BTreeSet<Dentry> = names.into_iter().map(meant).collect();
         self.read(Wanted::of_names(spots.clone()))?;
         let merging = merging(self, changes.iter().map(|numbered| &numbered.change));
-        if merging.is_empty() {
-            return Ok(());
-        }
         let into = |at: Dentry| Some(Dentry { dir: *merging.get(&at.dir)?, ..at });
         spots = spots.into_iter().filter_map(into).collect();
-        self.read(Wanted::of_names(spots))
+        if !spots.is_empty() {
+            self.read(Wanted::of_names(spots))?;
+        }
+        // Nodes that lose their names end with their extended attributes.
+        let nodes = self.known.borrow().names.values().flatten().map(|id| id.xattrs()).collect();
+        self.read(Wanted { nodes, ..Wanted::default() })
     }
 
     /// Reads rows that are not cached.
@@ -364,6 +366,7 @@ impl Wanted {
             }
             Change::SetAttributes { id, .. } => drop(self.nodes.insert(*id)),
             Change::SetContent { id, .. } => drop(self.nodes.insert(*id)),
+            Change::SetXattr { id, .. } => self.nodes.extend([*id, id.xattrs()]),
         }
     }
 

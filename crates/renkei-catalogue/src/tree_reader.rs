@@ -46,11 +46,12 @@ impl<'a> TreeReader<'a> {
         let mut spots: Vec<Dentry> = wanted.names.into_iter().map(meant).collect();
         self.read_names(&spots)?;
         let merging = merging(self, changes.into_iter());
-        if merging.is_empty() {
-            return Ok(());
-        }
         spots.retain_mut(|at| merging.get(&at.dir).map(|into| at.dir = *into).is_some());
-        self.read_names(&spots)
+        if !spots.is_empty() {
+            self.read_names(&spots)?;
+        }
+        let described = self.names.borrow().values().flatten().map(|id| id.xattrs()).collect();
+        self.read_nodes(described)
     }
 
     /// Reads the nodes of names.

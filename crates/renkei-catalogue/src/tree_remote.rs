@@ -66,7 +66,7 @@ fn is_new(seq: u64, id: NodeId, node: &Node, effects: &Delta) -> bool {
         Kind::File(content) => content.version == seq,
         Kind::Dir { .. } => is_named && !frees,
         Kind::Symlink { .. } => is_named && !frees && node.links == 1,
-        Kind::Merged { .. } => false,
+        Kind::Merged { .. } | Kind::Xattrs(_) => false,
     }
 }
 

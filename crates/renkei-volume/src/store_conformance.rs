@@ -488,6 +488,31 @@ fn attributes_are_preserved() {
 }
 
 #[test]
+fn attributes_are_set_one_by_one() {
+    on_disk(|place| {
+        if !keeps_xattrs(place) {
+            return;
+        }
+        drop(place.write(b"f", b"x"));
+        place.root.mkdir(b"d", 0o700).unwrap();
+        for name in [b"f", b"d"] {
+            let found = || place.full(name).0.meta.xattrs;
+            for value in [&b"1"[..], b"\0\xff", b""] {
+                place.root.set_xattr(name, b"user.a", Some(value)).unwrap();
+                assert_eq!(found(), [xattr("user.a", value)]);
+            }
+            // Whether or not it is there.
+            for _ in 0..2 {
+                place.root.set_xattr(name, b"user.a", None).unwrap();
+                assert_eq!(found(), []);
+            }
+        }
+        assert_eq!(code(place.root.set_xattr(b"f", b"trusted.x", Some(b"1"))), Code::Unsupported);
+        assert_eq!(code(place.root.set_xattr(b"none", b"user.a", Some(b"1"))), Code::PathNotFound);
+    });
+}
+
+#[test]
 fn only_user_attributes_are_set() {
     everywhere(|place| {
         let names = ["security.capability", "trusted.x", "security.selinux", "user.bad\0name", "nonsense"];

@@ -93,6 +93,11 @@ fn the_write_ahead_log_is_read_and_written_as_ever() {
         ("wal-back", WalRecord::Back(path("d/f"), parted)),
     ];
     for (name, record) in records {
-        check(RECORDED, name, &wal::FORMAT, &[record]);
+        assert_eq!(record.version(), 0, "{name}");
+        check(RECORDED, name, &wal::FORMAT, &[record.clone(), record]);
     }
+    let change = Change::SetXattr { id: NodeId(5), name: b"user.a".to_vec(), value: Some(vec![0, 255]) };
+    let made = WalRecord::Made(vec![SequencedChange { origin: Origin(1), number: 7, change }], vec![], None);
+    assert_eq!(made.version(), 1);
+    check(RECORDED, "wal-xattr", &wal::FORMAT, &[made.clone(), made]);
 }

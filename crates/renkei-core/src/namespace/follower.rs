@@ -447,7 +447,7 @@ fn mark(effects: &Delta) -> u64 {
         match &mut node.kind {
             Kind::File(content) => content.version = 0,
             Kind::Dir { names, .. } => (*names, node.links) = (0, 0),
-            Kind::Symlink { .. } | Kind::Merged { .. } => {}
+            Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
         }
     }
     let hash = blake3::hash(&crate::encoding::encode(&plain));

@@ -25,8 +25,9 @@ pub mod quota;
 pub mod quota_share;
 pub mod source;
 pub mod tree;
+pub mod xattrs;
 
-use crate::entry::{FIRST_NODE, FileTime};
+use crate::entry::{FIRST_NODE, FileTime, Xattr};
 use crate::error::Error;
 use crate::path::{MAX_NAME_BYTES, path_bytes};
 use serde::de::Error as _;
@@ -40,6 +41,9 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The origin and the count that a number was made from with [`Origin::id`].
     pub fn drawn(self) -> Option<(Origin, u64)> {
+        if self.described().is_some() {
+            return None;
+        }
         let origin = (self.0 / IDS_OF_ONE).checked_sub(1)?;
         Some((Origin(u16::try_from(origin).ok()?), self.0 % IDS_OF_ONE))
     }
@@ -138,10 +142,13 @@ pub enum Kind {
         /// The directory that has the name.
         into: NodeId,
     },
+    /// The extended attributes of another node ([`NodeId::xattrs`]), at least one, in the order of their names. It has no
+    /// name.
+    Xattrs(Vec<Xattr>),
 }
 
 /// Attributes of a node, apart from its kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Permission bits (`mode & 0o7777`).
     pub mode: u32,
@@ -313,6 +320,16 @@ pub enum Change {
         /// refused then.
         beside: Option<Beside>,
     },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// The node.
+        id: NodeId,
+        /// Its name.
+        #[serde(with = "path_bytes")]
+        name: Vec<u8>,
+        /// Its value; none removes it, if it is there.
+        value: Option<Vec<u8>>,
+    },
 }
 
 impl Change {
@@ -324,6 +341,7 @@ impl Change {
             Change::Rename { from, to, .. } => vec![from, to],
             Change::SetContent { beside: Some(beside), .. } => vec![&beside.at],
             Change::SetAttributes { .. } | Change::SetContent { beside: None, .. } => Vec::new(),
+            Change::SetXattr { .. } => Vec::new(),
         }
     }
 
@@ -335,6 +353,7 @@ impl Change {
             Change::Rename { from, to, .. } => vec![from, to],
             Change::SetContent { beside: Some(beside), .. } => vec![&mut beside.at],
             Change::SetAttributes { .. } | Change::SetContent { beside: None, .. } => Vec::new(),
+            Change::SetXattr { .. } => Vec::new(),
         }
     }
 }
@@ -403,7 +422,7 @@ mod tests {
     #[test]
     fn numbers_contain_their_site() {
         for origin in [Origin(0), Origin(7), Origin::HOME] {
-            for count in [1, 2, IDS_OF_ONE - 1] {
+            for count in [1, 2, IDS_OF_ONE / 2 - 1] {
                 assert_eq!(origin.id(count).drawn(), Some((origin, count)));
             }
         }

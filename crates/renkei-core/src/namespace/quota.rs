@@ -91,7 +91,7 @@ pub fn weight(id: NodeId, node: &Node) -> Option<(&str, Use)> {
     let bytes = match &node.kind {
         Kind::File(content) => content.size,
         Kind::Dir { .. } | Kind::Symlink { .. } => 0,
-        Kind::Merged { .. } => return None,
+        Kind::Merged { .. } | Kind::Xattrs(_) => return None,
     };
     (id != ROOT).then_some((node.attributes.owner.as_str(), Use { files: 1, bytes }))
 }

@@ -1,6 +1,7 @@
 //! The semantics of changes.
 
 use super::overlay::Overlay;
+use super::xattrs::with_xattr;
 use super::{
     Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, Known, Name, NewKind, Node, NodeId,
     Origin, ROOT, SequencedChange, is_name,
@@ -67,6 +68,9 @@ pub fn decide(tree: &impl Tree, seq: u64, made: &SequencedChange, clash: Clash) 
         Change::SetContent { id, base, size, digest, mtime, beside } => {
             let content = Content { version: seq, by, size: *size, digest: *digest };
             draft.set_content(*id, *base, content, *mtime, beside.as_ref())
+        }
+        Change::SetXattr { id, name, value } => {
+            draft.set_xattr(merged_into(tree, *id).unwrap_or(*id), name, value.as_deref())
         }
     }?;
     Ok(draft.tree.into_effects())
@@ -161,6 +165,7 @@ impl<T: Tree> Draft<'_, T> {
     fn node(&self, id: NodeId) -> Result<Node, Error> {
         self.tree
             .node(id)
+            .filter(|node| !node.is_xattrs())
             .ok_or_else(|| refused(Code::PathNotFound, "look up", format_args!("node {}", id.0)))
     }
 
@@ -277,11 +282,19 @@ impl<T: Tree> Draft<'_, T> {
         Ok(())
     }
 
+    /// Removes a node, with its extended attributes.
+    fn end(&mut self, id: NodeId) {
+        self.tree.put_node(id, None);
+        if self.tree.node(id.xattrs()).is_some() {
+            self.tree.put_node(id.xattrs(), None);
+        }
+    }
+
     /// Decrements the link count of a file or symbolic link, and removes the node at zero.
     fn unlink(&mut self, id: NodeId, mut node: Node) {
         node.links -= 1;
         if node.links == 0 {
-            self.tree.put_node(id, None);
+            self.end(id);
         } else {
             self.put(id, node);
         }
@@ -315,7 +328,7 @@ impl<T: Tree> Draft<'_, T> {
             _ => return Err(refused(Code::NotADirectory, "remove", shown(&at.name))),
         }
         self.leave(at, true, time)?;
-        self.tree.put_node(id, None);
+        self.end(id);
         Ok(())
     }
 
@@ -391,6 +404,25 @@ impl<T: Tree> Draft<'_, T> {
     fn set_attributes(&mut self, id: NodeId, attributes: &Attributes) -> Result<(), Error> {
         let node = self.node(id)?;
         self.put(id, Node { attributes: attributes.clone(), ..node });
+        Ok(())
+    }
+
+    fn set_xattr(&mut self, id: NodeId, name: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        if let Kind::Symlink { .. } = self.node(id)?.kind {
+            return Err(refused(Code::Unsupported, "set attribute", "a symbolic link has none"));
+        }
+        let before = self.tree.node(id.xattrs()).map(Node::into_xattrs).unwrap_or_default();
+        let after = with_xattr(before.clone(), name, value)?;
+        if after == before {
+            return Ok(());
+        }
+        match after.is_empty() {
+            true => self.tree.put_node(id.xattrs(), None),
+            false => {
+                let (kind, attributes) = (Kind::Xattrs(after), Attributes::default());
+                self.put(id.xattrs(), Node { kind, attributes, links: 0, changed: self.seq });
+            }
+        }
         Ok(())
     }
 

@@ -7,11 +7,13 @@
 use super::copy::{CopySender, OpenCopy};
 use super::message::{Class, Control, Found, OpenSend, ReceiveOptions, Reply, Request, Source};
 use super::queue::{Submission, Terms};
+use super::volume::VolumeReply;
 use super::{WireVersion, violation};
 use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 use crate::mover::layout::{CopyForm, CopyLayout, ResolvedLayout};
+use crate::namespace::{Attributes, Change, NodeId, Record, SequencedChange};
 use crate::path::{Place, RelPath, SiteName};
 use serde::{Deserialize, Serialize};
 
@@ -186,6 +188,34 @@ fn lacks(cause: &str) -> Error {
     Error::new(Code::VersionMismatch, "ask", "peer", cause)
 }
 
+impl VolumeReply {
+    /// The reply in the form of a version: wire 3 has no extended attributes.
+    #[must_use]
+    pub fn for_version(mut self, version: WireVersion) -> VolumeReply {
+        match &mut self {
+            _ if version >= WireVersion::V4 => {}
+            VolumeReply::Records { records, .. } => {
+                *records = std::mem::take(records).into_iter().map(Record::without_xattrs).collect();
+            }
+            VolumeReply::Page(page) => page.nodes.retain(|(_, node)| !node.is_xattrs()),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl SequencedChange {
+    /// The change in the form of a version. A home of wire 3 keeps no extended attributes, and has to refuse them, so that
+    /// this is reported: it is sent a change of a node that does not exist.
+    #[must_use]
+    pub fn for_version(mut self, version: WireVersion) -> SequencedChange {
+        if version < WireVersion::V4 && matches!(self.change, Change::SetXattr { .. }) {
+            self.change = Change::SetAttributes { id: NodeId(0), attributes: Attributes::default() };
+        }
+        self
+    }
+}
+
 impl OpenCopy {
     /// The transfer to open for each kind of destination, without those kinds that are refused. With `names`, those of
     /// the sources in a destination directory, each has their target names, for a PoP that sends.
@@ -292,6 +322,10 @@ impl SubmissionFound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Xattr;
+    use crate::namespace::memory::MemoryTree;
+    use crate::namespace::tree::{Clash, decide};
+    use crate::namespace::{Delta, Kind, Node, Origin};
     use crate::wire::copy::MAX_SOURCES;
     use crate::wire::message::{Algorithm, Existing};
 
@@ -340,6 +374,29 @@ mod tests {
         let resolved = |count| OpenCopy { beside: beside(count), ..copy(true) }.resolve(Found::Dir);
         assert!(resolved(MAX_SOURCES).is_ok());
         assert_eq!(resolved(MAX_SOURCES + 1).unwrap_err().code, Code::TooManyEntries);
+    }
+
+    #[test]
+    fn wire_3_is_told_of_no_extended_attributes() {
+        let (origin, number) = (Origin(1), 7);
+        let id = origin.id(1);
+        let node = |kind| Node { kind, attributes: Attributes::default(), links: 0, changed: 3 };
+        let file = node(Kind::Merged { into: id });
+        let xattrs = node(Kind::Xattrs(vec![Xattr { name: b"user.a".to_vec(), value: Vec::new() }]));
+        let nodes = vec![(id, Some(file)), (id.xattrs(), Some(xattrs))];
+        let record = |nodes| {
+            let outcome = Ok(Delta { nodes, names: Vec::new() });
+            VolumeReply::Records { records: vec![Record { seq: 3, origin, number, outcome }], last: 3 }
+        };
+        let reply = record(nodes.clone());
+        assert_eq!(reply.clone().for_version(WireVersion::V4), reply);
+        assert_eq!(reply.for_version(WireVersion::V3), record(nodes[..1].to_vec()));
+        let change = Change::SetXattr { id, name: b"user.a".to_vec(), value: None };
+        let made = SequencedChange { origin, number, change };
+        assert_eq!(made.clone().for_version(WireVersion::V4), made);
+        let older = made.for_version(WireVersion::V3);
+        let refused = decide(&MemoryTree::default(), 1, &older, Clash::AsWanted).unwrap_err();
+        assert_eq!((older.number, refused.code), (number, Code::PathNotFound));
     }
 
     #[test]

@@ -832,6 +832,7 @@ fn names_of(change: &Change, merged: &DirAliases, before: &Shown) -> Vec<(u64, N
     let spots = || change.spots().into_iter().map(|Dentry { dir, name }| (number(*dir), name.clone()));
     let (id, new) = match change {
         Change::SetAttributes { id, .. } | Change::SetContent { id, .. } => (id, None),
+        Change::SetXattr { id, .. } => (id, None),
         Change::Link { id, .. } => (id, spots().next()),
         _ => return spots().collect(),
     };

@@ -32,6 +32,7 @@ pub enum Step {
     RemoveDir { dir: usize, name: u8 },
     Rename { from: (usize, u8), to: (usize, u8), replace: bool },
     SetMode { node: usize, mode: u32 },
+    SetXattr { node: usize, name: u8, value: Option<u8> },
     Write { node: usize, stale: bool },
 }
 
@@ -46,6 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
         5 => ((dir(), name()), (dir(), name()), prop::bool::weighted(0.8))
             .prop_map(|(from, to, replace)| Step::Rename { from, to, replace }),
         1 => (0..12_usize, 0..0o1000_u32).prop_map(|(node, mode)| Step::SetMode { node, mode }),
+        2 => (0..12_usize, 0..3_u8, prop::option::weighted(0.7, 0..3_u8))
+            .prop_map(|(node, name, value)| Step::SetXattr { node, name, value }),
         3 => (0..12_usize, prop::bool::weighted(0.3)).prop_map(|(node, stale)| Step::Write { node, stale }),
     ]
 }
@@ -85,6 +88,10 @@ pub fn change(step: &Step, tree: &impl Tree, ids: &Ids, id: NodeId, own: &Wrote)
         }
         Step::SetMode { node: of, mode } => {
             Change::SetAttributes { id: node(of), attributes: attributes(mode) }
+        }
+        Step::SetXattr { node: of, name, value } => {
+            let (name, value) = ([&b"user."[..], &[b'a' + name]].concat(), value.map(|value| vec![value]));
+            Change::SetXattr { id: node(of), name, value }
         }
         Step::Write { node: of, stale } => {
             let file = node(of);
@@ -144,11 +151,13 @@ struct Model {
     /// Kind, mode and content of each node.
     nodes: BTreeMap<NodeId, ModelNode>,
     names: Vec<(NodeId, Name, NodeId)>,
+    /// Extended attributes of nodes that have some, or had.
+    xattrs: BTreeMap<NodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
 impl Model {
     fn new() -> Self {
-        Model { nodes: BTreeMap::from([(ROOT, ('d', 0o755, None))]), names: Vec::new() }
+        Model { nodes: BTreeMap::from([(ROOT, ('d', 0o755, None))]), ..Model::default() }
     }
 
     fn kind(&self, id: NodeId) -> Option<char> {
@@ -181,6 +190,7 @@ impl Model {
         self.names.retain(|(dir, name, _)| !(*dir == at.dir && *name == at.name));
         if !self.names.iter().any(|(.., other)| *other == id) {
             self.nodes.remove(&id);
+            self.xattrs.remove(&id);
         }
     }
 
@@ -258,6 +268,16 @@ impl Model {
                 Some(node) => node.1 = attributes.mode,
                 None => return Err(Code::PathNotFound),
             },
+            Change::SetXattr { id, name, value } => {
+                match self.kind(*id) {
+                    None => return Err(Code::PathNotFound),
+                    Some('l') => return Err(Code::Unsupported),
+                    Some(_) => {}
+                }
+                let xattrs = self.xattrs.entry(*id).or_default();
+                xattrs.remove(name);
+                xattrs.extend(value.iter().map(|value| (name.clone(), value.clone())));
+            }
             Change::SetContent { id, base: Base::Version(base), size, .. } => match self.nodes.get_mut(id) {
                 None => return Err(Code::PathNotFound),
                 Some(('d', ..)) => return Err(Code::IsADirectory),
@@ -275,11 +295,15 @@ impl Model {
         names.sort();
         let there: Vec<_> = tree.names().map(|(at, id)| (at.dir, at.name.clone(), id)).collect();
         assert_eq!(there, names);
-        assert_eq!(
-            tree.nodes().map(|(id, _)| id).collect::<Vec<_>>(),
-            self.nodes.keys().copied().collect::<Vec<_>>()
-        );
-        for (id, node) in tree.nodes() {
+        let (nodes, described): (Vec<_>, Vec<_>) = tree.nodes().partition(|(id, _)| id.described().is_none());
+        assert!(nodes.iter().map(|(id, _)| id).eq(self.nodes.keys()));
+        let found = described.into_iter().map(|(id, node)| {
+            let xattrs = node.clone().into_xattrs().into_iter().map(|xattr| (xattr.name, xattr.value));
+            (id.described().unwrap(), xattrs.collect::<BTreeMap<_, _>>())
+        });
+        let has_some = |(_, xattrs): &(NodeId, BTreeMap<_, _>)| !xattrs.is_empty();
+        assert!(found.eq(self.xattrs.clone().into_iter().filter(has_some)));
+        for (id, node) in nodes {
             let (kind, mode, content) = self.nodes[&id];
             let is_dir = |of: &NodeId| self.kind(*of) == Some('d');
             let within = || self.names.iter().filter(|(dir, ..)| *dir == id);
@@ -296,7 +320,7 @@ impl Model {
                 }
                 Kind::File(found) => assert_eq!(Some((found.version, found.size)), content),
                 Kind::Symlink { .. } => assert_eq!(kind, 'l'),
-                Kind::Merged { .. } => unreachable!("one site alone merges nothing"),
+                Kind::Merged { .. } | Kind::Xattrs(_) => unreachable!("one site alone merges nothing"),
             }
         }
     }

@@ -77,7 +77,7 @@ pub(super) fn handle(
         Request::Volume(about) if proof.principal.user_name().is_none() => {
             let link = control.sender();
             alive(&link, |stop| site.volumes().about_volume(proof, about, stop))
-                .map(Reply::Volume)
+                .map(|reply| Reply::Volume(reply.for_version(link.version())))
                 .map(Outcome::Reply)
         }
         Request::Unfinished(about) if proof.principal.user_name().is_none() => {

@@ -260,7 +260,7 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::xattrs`]; `PermissionDenied` for `user.renkei.`, which the PoP sets alone; `Unsupported` for names
-    /// without `user.`, and where none are kept, as in volumes.
+    /// without `user.`, for more than fits, and where none are kept.
     pub fn set_xattr(&self, path: &RelPath, name: &[u8], value: &[u8]) -> Result<(), Error> {
         self.change_xattr(path, name, Some(value))
     }
@@ -276,7 +276,7 @@ impl Workspace {
     /// Sets a POSIX access list, in the form of the kernel (linux/posix_acl_xattr.h); none removes it.
     ///
     /// # Errors
-    /// As [`Workspace::set_xattr`]; `PermissionDenied` where the account works for others.
+    /// As [`Workspace::set_xattr`]; `PermissionDenied` where the account works for others; `Unsupported` in volumes.
     pub fn set_acl(&self, path: &RelPath, list: AccessList, entries: Option<&[u8]>) -> Result<(), Error> {
         let name = match list {
             AccessList::Own => ACCESS_ACL,

@@ -114,7 +114,7 @@ pub(crate) fn each_page(
                     Kind::Dir { .. } if seen.insert(id) => dirs.push((id, path)),
                     Kind::Dir { .. } => {}
                     Kind::File(content) => files.push(Found { id, path, content, node }),
-                    Kind::Symlink { .. } | Kind::Merged { .. } => {}
+                    Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
                 }
                 last = Some(name);
             }

@@ -6,8 +6,13 @@ use crate::plain_entry::{Plain, is_same_content};
 use renkei_catalogue::HeldReplica;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::Error;
+use renkei_core::namespace::xattrs::changes_of;
 use renkei_core::namespace::{Attributes, Base, Change, Content, Dentry, Kind, Name, NewKind, Node, NodeId};
 use renkei_core::path::RelPath;
+use renkei_store::{Detail, Dir};
+
+/// Mode bit without which the attributes of a file cannot be read by its owner either.
+const OWNER_READS: u32 = 0o400;
 
 impl TreeDiff {
     /// Adds a new name to the catalogue; returns its path if it is a directory.
@@ -35,6 +40,9 @@ impl TreeDiff {
             kind => (kind, false),
         };
         let number = self.change(Change::Make { id, at, kind, attributes, keep_both: false })?;
+        if is_dir || is_file {
+            self.update_xattrs(&*place.dir, plain, id, true)?;
+        }
         if is_dir {
             self.batch.ids.insert(path.clone(), id);
             self.batch.fresh.insert(id);
@@ -97,6 +105,7 @@ impl TreeDiff {
         id: NodeId,
         node: Node,
     ) -> Result<(), Error> {
+        let mut has_new_xattrs = plain.entry.kind == EntryKind::Dir;
         if let Kind::File(content) = &node.kind {
             if let Some(twin) = self.twin(plain)?.filter(|twin| *twin != id) {
                 tracing::debug!(node = id.0, other = twin.0, "another name of another file");
@@ -113,9 +122,12 @@ impl TreeDiff {
             if plain.raw.nlink > 1 && !self.batch.settled.insert(id) {
                 return Ok(());
             }
+            // Whoever sets one changes the ctime.
+            has_new_xattrs = held.as_ref().is_none_or(|held| held.stamp != plain.stamp());
             if self.update_content(path, plain, id, &node, content, held)? {
                 let attributes = Attributes { mtime: plain.entry.meta.mtime, ..node.attributes };
-                return self.update_attributes(path, plain, id, &attributes, false);
+                self.update_attributes(path, plain, id, &attributes, false)?;
+                return self.update_xattrs(&*place.dir, plain, id, false);
             }
         } else if plain.entry.kind == EntryKind::Dir {
             self.batch.ids.insert(path.clone(), id);
@@ -123,7 +135,29 @@ impl TreeDiff {
                 return Ok(());
             }
         }
-        self.update_attributes(path, plain, id, &node.attributes, true)
+        self.update_attributes(path, plain, id, &node.attributes, true)?;
+        if has_new_xattrs { self.update_xattrs(&*place.dir, plain, id, false) } else { Ok(()) }
+    }
+
+    /// Takes over the extended attributes of an entry of the plain tree, if they differ. Those of a file that its owner
+    /// may not read stay as they are.
+    pub(crate) fn update_xattrs(
+        &mut self,
+        dir: &dyn Dir,
+        plain: &Plain,
+        id: NodeId,
+        is_new: bool,
+    ) -> Result<(), Error> {
+        let full = match plain.entry.path.name() {
+            _ if plain.entry.meta.mode & OWNER_READS == 0 => return Ok(()),
+            Some(name) if plain.entry.path != *dir.path() => dir.entry(name, Detail::Full),
+            _ => dir.self_entry(Detail::Full),
+        };
+        // An entry that is gone by now is compared again.
+        let Ok((entry, _)) = full else { return Ok(()) };
+        let known = if is_new { Vec::new() } else { self.tree.xattrs(id)? };
+        let mut changes = changes_of(id, &known, &entry.meta.xattrs).into_iter();
+        changes.try_for_each(|change| self.change(change).map(drop))
     }
 
     /// Updates the content; returns whether it is new.

@@ -134,7 +134,7 @@ impl Batch {
         let is_of_files = |made: &SequencedChange| match &made.change {
             Change::Make { kind, .. } => !matches!(kind, NewKind::Dir),
             Change::SetContent { .. } | Change::SetAttributes { .. } | Change::Remove { .. } => true,
-            Change::Link { .. } => true,
+            Change::Link { .. } | Change::SetXattr { .. } => true,
             Change::Rename { .. } | Change::RemoveDir { .. } => false,
         };
         let lasts =
@@ -361,7 +361,9 @@ impl TreeDiff {
         let Some(node) = self.tree.node(ROOT)? else { return Ok(()) };
         match self.top.self_entry(Detail::Basic) {
             Ok((entry, raw)) => {
-                self.update_attributes(&path, &Plain { entry, raw }, ROOT, &node.attributes, true)
+                let (top, plain) = (self.top.clone(), Plain { entry, raw });
+                self.update_attributes(&path, &plain, ROOT, &node.attributes, true)?;
+                self.update_xattrs(&*top, &plain, ROOT, false)
             }
             Err(error) => {
                 self.tally.fail(&path, &error);
@@ -586,10 +588,10 @@ impl TreeDiff {
             false => known.clone(),
         };
         let attributes = self.attributes(id, &plain, named.as_ref());
-        if known.as_ref() == Some(&attributes) {
-            return Ok(());
+        if known.as_ref() != Some(&attributes) {
+            self.change(Change::SetAttributes { id, attributes })?;
         }
-        self.change(Change::SetAttributes { id, attributes }).map(drop)
+        self.update_xattrs(&*dir, &plain, id, false)
     }
 
     /// Decides one change that was not found in the plain tree; returns its record.

@@ -11,6 +11,7 @@ use super::plain_file::Asides;
 use super::site_lease::FollowerLease;
 use super::wal::{Sign, Wal, WalRecord};
 use renkei_catalogue::{HeldReplica, TreeNote, TreeReader, VolumeTree, follow_names};
+use renkei_core::entry::Xattr;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::dir_aliases::DirAliases;
 use renkei_core::namespace::follower::{Follower, Refused};
@@ -403,6 +404,11 @@ impl Outbox {
             Some(node) => Ok(node),
             None => self.tree.node(id),
         }
+    }
+
+    /// The extended attributes of a node.
+    pub(crate) fn xattrs(&self, id: NodeId) -> Result<Vec<Xattr>, Error> {
+        Ok(self.node(id.xattrs())?.map(Node::into_xattrs).unwrap_or_default())
     }
 
     fn own_node(&self, id: NodeId) -> Option<Option<Node>> {

@@ -369,7 +369,7 @@ impl<'c> Comparison<'c> {
                 self.compare_file(pair, (id, node, content), theirs, path)?;
                 Ok(None)
             }
-            (Kind::Merged { .. }, _) => Ok(None),
+            (Kind::Merged { .. } | Kind::Xattrs(_), _) => Ok(None),
         }
     }
 

@@ -131,7 +131,9 @@ impl Outbox {
             Change::Link { at, .. } => format!("link {}", path(at)),
             Change::Remove { at, .. } | Change::RemoveDir { at, .. } => format!("remove {}", path(at)),
             Change::Rename { from, to, .. } => format!("rename {} to {}", path(from), path(to)),
-            Change::SetAttributes { id, .. } => format!("set attributes of {}", of_node(*id)),
+            Change::SetAttributes { id, .. } | Change::SetXattr { id, .. } => {
+                format!("set attributes of {}", of_node(*id))
+            }
             Change::SetContent { beside: Some(beside), .. } => format!("write {}", path(&beside.at)),
             Change::SetContent { id, beside: None, .. } => format!("write {}", of_node(*id)),
         }

@@ -176,7 +176,9 @@ impl Store for FollowedStore {
             let (child, node) = self.0.child(id, &name, &real)?;
             match node.kind {
                 Kind::Dir { .. } => (id, real) = (child, real.child(&name)?),
-                Kind::File(_) | Kind::Merged { .. } => return Err(not_a_directory(&real, &name)),
+                Kind::File(_) | Kind::Merged { .. } | Kind::Xattrs(_) => {
+                    return Err(not_a_directory(&real, &name));
+                }
                 Kind::Symlink { target } if target.starts_with(b"/") => {
                     return Err(Error::new(
                         Code::OutsideStorage,
@@ -308,7 +310,7 @@ impl FollowedDir {
         let (mtime, mut ctime) = (attributes.mtime, attributes.mtime);
         let (size, kind) = match kind {
             Kind::Dir { .. } => (0, EntryKind::Dir),
-            Kind::Merged { .. } => (0, EntryKind::Special),
+            Kind::Merged { .. } | Kind::Xattrs(_) => (0, EntryKind::Special),
             Kind::Symlink { target } => (target.len() as u64, EntryKind::Symlink { target }),
             Kind::File(content) => {
                 let stamp = stamp(id, &content, mtime);
@@ -326,6 +328,19 @@ impl FollowedDir {
             ..Raw::default()
         };
         (Entry { path, meta: Meta { mode, mtime, owner, group, xattrs: Vec::new() }, kind }, raw)
+    }
+
+    /// An entry with its extended attributes, if they are wanted.
+    fn with_detail(
+        &self,
+        mut found: (Entry, Raw),
+        id: NodeId,
+        detail: Detail,
+    ) -> Result<(Entry, Raw), Error> {
+        if detail == Detail::Full {
+            found.0.meta.xattrs = self.volume.pending.xattrs(id)?;
+        }
+        Ok(found)
     }
 }
 
@@ -414,11 +429,14 @@ impl Dir for FollowedDir {
             return plain.entry(name, detail);
         }
         let (id, node) = self.find(name)?;
-        Ok(self.told(self.path.child(name)?, id, node))
+        let found = self.told(self.path.child(name)?, id, node);
+        self.with_detail(found, id, detail)
     }
 
-    fn self_entry(&self, _detail: Detail) -> Result<(Entry, Raw), Error> {
-        Ok(self.told(self.path.clone(), self.id(), self.volume.node(self.id(), &self.path)?))
+    fn self_entry(&self, detail: Detail) -> Result<(Entry, Raw), Error> {
+        let id = self.id();
+        let found = self.told(self.path.clone(), id, self.volume.node(id, &self.path)?);
+        self.with_detail(found, id, detail)
     }
 
     fn open_read(&self, name: &[u8]) -> Result<Box<dyn ReadFile>, Error> {
@@ -432,7 +450,7 @@ impl Dir for FollowedDir {
                 self.volume.fetch.open(&self.real_now()?.child(name)?, id, &content, stamp)
             }
             Kind::Dir { .. } => Err(Error::new(Code::IsADirectory, "open", shown(&self.path, name), "")),
-            Kind::Symlink { .. } | Kind::Merged { .. } => {
+            Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {
                 Err(Error::new(Code::SpecialFile, "open", shown(&self.path, name), "a symbolic link"))
             }
         }
@@ -507,6 +525,10 @@ impl Dir for FollowedDir {
         self.set_meta_here(meta)
     }
 
+    fn set_xattr(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        self.set_xattr_of(name, xattr, value)
+    }
+
     fn is_locked(&self) -> Result<bool, Error> {
         Ok(false)
     }
@@ -564,7 +586,7 @@ impl Names {
             let hint = match node.kind {
                 Kind::Dir { .. } => TypeHint::Dir,
                 Kind::File(_) => TypeHint::File,
-                Kind::Symlink { .. } | Kind::Merged { .. } => TypeHint::Symlink,
+                Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => TypeHint::Symlink,
             };
             seen.insert(name.clone(), (id, node));
             Listed { name, hint, ino: self.volume.pending.shown_number(id).0 }

@@ -11,7 +11,7 @@ use renkei_config::home::{append_whole, file_error};
 use renkei_core::entry::FileTime;
 use renkei_core::error::{Code, Error};
 use renkei_core::format::Format;
-use renkei_core::namespace::{NodeId, SequencedChange};
+use renkei_core::namespace::{Change, NodeId, SequencedChange};
 use renkei_core::path::RelPath;
 use renkei_core::wire::decode;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const MOST_BYTES: u64 = 1 << 20;
 
 /// The format of an entry.
-pub(crate) const FORMAT: Format<WalRecord> = Format::bare("unkept", &[decode]);
+pub(crate) const FORMAT: Format<WalRecord> = Format::bare("unkept", &[decode, decode]);
 
 /// An entry of the log, written before the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,17 @@ pub(crate) enum WalRecord {
     Followed,
     /// Content in limbo is about to be moved to a path.
     Back(RelPath, Parted),
+}
+
+impl WalRecord {
+    /// The oldest version of the format that has it: version 1 has extended attributes.
+    pub(crate) fn version(&self) -> u8 {
+        let is_new = |made: &SequencedChange| matches!(made.change, Change::SetXattr { .. });
+        match self {
+            WalRecord::Made(changes, ..) => changes.iter().any(is_new).into(),
+            _ => 0,
+        }
+    }
 }
 
 /// The state of a plain file that shows that an operation was done.
@@ -123,7 +134,7 @@ impl Wal {
 }
 
 fn line(did: &WalRecord) -> Vec<u8> {
-    let body = FORMAT.encode(did);
+    let body = FORMAT.encode_as(did.version(), did);
     let length = u32::try_from(body.len()).expect("what is done at once is shorter than 4 GiB");
     [&length.to_be_bytes()[..], &body].concat()
 }

@@ -12,6 +12,7 @@ use renkei_catalogue::HeldReplica;
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::tree::beside_name;
+use renkei_core::namespace::xattrs::changes_of;
 use renkei_core::namespace::{
     Attributes, Base, Beside, Change, Dentry, Kind, Name, NewKind, Node, NodeId, ROOT,
 };
@@ -112,7 +113,7 @@ impl FollowedDir {
             (Some((_, node)), None) if is_file(node) => None,
             _ => turn.leaving(writer, &there, Some(to_plain.clone()), name)?,
         };
-        let found = plain.entry(temp, Detail::Basic);
+        let found = plain.entry(temp, Detail::Full);
         let ino = found.as_ref().map_or(0, |(_, raw)| raw.ino);
         let mut fresh = match alias {
             Some(id) => Fresh::link(id, to.spot(name), there)?,
@@ -344,6 +345,19 @@ impl FollowedDir {
         Ok(Vec::new())
     }
 
+    /// Sets an extended attribute of a name, or of this directory if the name is empty.
+    pub(crate) fn set_xattr_of(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        let writer = self.writer("set attribute", name)?;
+        let mut turn = self.turn(writer)?;
+        let id = match name.is_empty() {
+            true => self.id(),
+            false => self.expect_node("set attribute", name)?.0,
+        };
+        let change = Change::SetXattr { id, name: xattr.to_vec(), value: value.map(<[u8]>::to_vec) };
+        let made = turn.make(vec![change], Work::default(), |_| Ok(()));
+        made.map_err(|error| self.about("set attribute", name, error))
+    }
+
     fn about(&self, op: &str, name: &[u8], error: Error) -> Error {
         // The rules know nodes and names, not paths.
         Error { op: op.into(), subject: shown(&self.path, name), ..error }
@@ -432,6 +446,10 @@ impl Fresh {
                 let name = String::from_utf8_lossy(&at.name.0).into_owned();
                 return Err(Error::new(Code::SpecialFile, "publish", name, "no file"));
             }
+        }
+        if let (EntryKind::File { .. }, Some((id, _))) = (&plain.kind, fresh.held.last()) {
+            let before = turn.pending.xattrs(*id)?;
+            fresh.changes.extend(changes_of(*id, &before, &plain.meta.xattrs));
         }
         Ok(fresh)
     }

@@ -155,7 +155,7 @@ impl Accepting<'_> {
                             self.compare(plain, &path, id, &mut found)?;
                         }
                     }
-                    Kind::Symlink { .. } | Kind::Merged { .. } => {}
+                    Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
                 }
                 if found.rows.held.len() + found.rows.came.len() >= BATCH {
                     store(std::mem::take(&mut found.rows))?;

@@ -184,7 +184,9 @@ impl Reconciler {
         let (mut spots, mut ids) = (BTreeSet::new(), Vec::new());
         for change in changes {
             match change {
-                Change::SetAttributes { id, .. } | Change::SetContent { id, .. } => ids.push(*id),
+                Change::SetAttributes { id, .. }
+                | Change::SetContent { id, .. }
+                | Change::SetXattr { id, .. } => ids.push(*id),
                 change => spots.extend(change.spots().into_iter().cloned()),
             }
         }

@@ -11,8 +11,9 @@ use super::node_paths::NodePaths;
 use crate::plain_entry::{is_same_content, meta};
 use crate::reconciler_requests::Arrived;
 use renkei_catalogue::{HeldReplica, VolumeTree};
-use renkei_core::entry::{EntryKind, Meta, Stamp};
+use renkei_core::entry::{EntryKind, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
+use renkei_core::namespace::xattrs::changes_of;
 use renkei_core::namespace::{Attributes, Change, Content, Delta, Dentry, Kind, Node, NodeId, ROOT, Record};
 use renkei_core::path::RelPath;
 use renkei_store::temp::temp_name;
@@ -42,6 +43,8 @@ enum Step {
     Empty { id: NodeId, names: Vec<RelPath>, version: u64, attributes: Attributes },
     /// Moves a fetched file to its names.
     Place { arrived: Arrived, names: Vec<RelPath>, content: Content, attributes: Attributes },
+    /// Sets the extended attributes of a file or directory.
+    Xattrs { id: NodeId, path: RelPath, xattrs: Vec<Xattr> },
     /// Sets the attributes of a file that holds this version, or of a symbolic link.
     Attributes { id: NodeId, path: RelPath, version: u64, attributes: Attributes },
 }
@@ -58,6 +61,8 @@ pub(crate) struct Plan {
     held: HashMap<NodeId, HeldReplica>,
     /// Final versions of files.
     last: HashMap<NodeId, u64>,
+    /// Extended attributes of files that are placed.
+    xattrs: HashMap<NodeId, Vec<Xattr>>,
 }
 
 /// Result of a plan.
@@ -151,6 +156,7 @@ impl Plan {
         let mut ids = BTreeSet::new();
         for effects in records.iter().filter_map(|record| record.outcome.as_ref().ok()) {
             ids.extend(effects.nodes.iter().map(|(id, _)| *id));
+            ids.extend(effects.nodes.iter().filter_map(|(id, _)| id.described()));
             ids.extend(effects.names.iter().filter_map(|(_, id)| *id));
             plan.last.extend(effects.nodes.iter().filter_map(|(id, node)| match &node.as_ref()?.kind {
                 Kind::File(content) => Some((*id, content.version)),
@@ -166,6 +172,7 @@ impl Plan {
                 plan.add((&named, linked), &mut paths, record.seq, effects)?;
             }
         }
+        plan.set_xattrs(tree, &mut paths, ids.iter().filter_map(|id| id.described()).collect())?;
         Ok(plan)
     }
 
@@ -191,6 +198,7 @@ impl Plan {
             let names = all_paths(&mut paths, spots)?;
             plan.steps.push(Step::Place { arrived, names, content, attributes });
         }
+        plan.set_xattrs(tree, &mut paths, BTreeSet::new())?;
         Ok(plan)
     }
 
@@ -205,6 +213,7 @@ impl Plan {
         }
         // Parents before children.
         plan.steps.sort_by(|a, b| a.path().cmp(b.path()));
+        plan.set_xattrs(tree, &mut paths, BTreeSet::new())?;
         Ok(plan)
     }
 
@@ -291,7 +300,7 @@ impl Plan {
                 let (target, attributes) = (target.clone(), node.attributes.clone());
                 self.steps.push(Step::Symlink { id, path, target, attributes });
             }
-            Kind::File(_) | Kind::Merged { .. } => {}
+            Kind::File(_) | Kind::Merged { .. } | Kind::Xattrs(_) => {}
         }
     }
 
@@ -320,9 +329,33 @@ impl Plan {
                 Step::Symlink { id, path, target: target.clone(), attributes }
             }
             Kind::Symlink { .. } => Step::Attributes { id, path, version: 0, attributes },
-            Kind::Dir { .. } | Kind::Merged { .. } => return Ok(()),
+            Kind::Dir { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => return Ok(()),
         };
         self.later.push(step);
+        Ok(())
+    }
+
+    /// Adds the steps that set extended attributes: those of `ids`, and of files and directories that are made.
+    fn set_xattrs(
+        &mut self,
+        tree: &VolumeTree,
+        paths: &mut NodePaths<'_>,
+        mut ids: BTreeSet<NodeId>,
+    ) -> Result<(), Error> {
+        let made = self.steps.iter().chain(&self.later).filter_map(Step::made);
+        let wanted: Vec<NodeId> = made.chain(ids.iter().copied()).map(NodeId::xattrs).collect();
+        let found = tree.nodes(&wanted)?.into_iter();
+        self.xattrs = found.filter_map(|(id, node)| Some((id.described()?, node.into_xattrs()))).collect();
+        ids.extend(self.xattrs.keys());
+        let named = tree.names_of(&ids.iter().copied().collect::<Vec<_>>())?;
+        for id in ids {
+            let path = match named.get(&id).and_then(|spots| spots.first()) {
+                Some(spot) => paths.of(spot)?,
+                None => (id == ROOT).then(RelPath::root),
+            };
+            let xattrs = self.xattrs.get(&id).cloned().unwrap_or_default();
+            self.later.extend(path.map(|path| Step::Xattrs { id, path, xattrs }));
+        }
         Ok(())
     }
 
@@ -351,7 +384,8 @@ impl Plan {
         names: NameLock,
     ) -> Done {
         let (done, touched) = (Done::default(), BTreeSet::new());
-        let mut hand = Hand { top, incoming, names, held: self.held, done, touched };
+        let (held, xattrs) = (self.held, self.xattrs);
+        let mut hand = Hand { top, incoming, names, held, xattrs, done, touched };
         for step in self.steps.iter().chain(&self.later) {
             if let Err(error) = hand.take(step) {
                 hand.done.failed.push(Failed { path: step.path().clone(), error, back: step.back() });
@@ -374,9 +408,18 @@ impl Step {
     fn path(&self) -> &RelPath {
         match self {
             Step::Remove { path, .. } | Step::Dir { path, .. } | Step::Symlink { path, .. } => path,
-            Step::Attributes { path, .. } => path,
+            Step::Attributes { path, .. } | Step::Xattrs { path, .. } => path,
             Step::Rename { to, .. } | Step::Link { to, .. } => to,
             Step::Empty { names, .. } | Step::Place { names, .. } => names.first().unwrap_or(&EMPTY),
+        }
+    }
+
+    /// The file or directory that it makes.
+    fn made(&self) -> Option<NodeId> {
+        match self {
+            Step::Empty { id, .. } | Step::Dir { id, .. } => Some(*id),
+            Step::Place { arrived, .. } => Some(arrived.id),
+            _ => None,
         }
     }
 
@@ -397,6 +440,7 @@ struct Hand {
     incoming: Option<Arc<dyn Dir>>,
     names: NameLock,
     held: HashMap<NodeId, HeldReplica>,
+    xattrs: HashMap<NodeId, Vec<Xattr>>,
     done: Done,
     /// Directories in which names changed; they are synced at the end.
     touched: BTreeSet<RelPath>,
@@ -439,6 +483,7 @@ impl Hand {
             Step::Attributes { id, path, version, attributes } => {
                 self.set_attributes(*id, path, *version, attributes)
             }
+            Step::Xattrs { id, path, xattrs } => self.set_xattrs(*id, path, xattrs),
         }
     }
 
@@ -620,7 +665,10 @@ impl Hand {
         names: &[RelPath],
         meta: &Meta,
     ) -> Result<Option<Stamp>, Error> {
-        from.set_meta(temp, meta)?;
+        // Before the file has a name: a comparison after a kill trusts what it finds there.
+        let mut meta = meta.clone();
+        meta.xattrs.extend(self.xattrs.get(&id).into_iter().flatten().cloned());
+        from.set_meta(temp, &meta)?;
         let names_now = self.names.clone();
         let _own = names_now.own();
         for name in names {
@@ -661,13 +709,48 @@ impl Hand {
             return Ok(());
         }
         at.dir.set_meta(at.name, &meta(attributes))?;
-        let Some(held) = held else { return Ok(()) };
-        if let EntryKind::File { stamp, .. } = at.dir.entry(at.name, Detail::Basic)?.0.kind {
-            let held = HeldReplica { stamp, ..held };
-            self.held.insert(id, held.clone());
-            self.done.held.push((id, Some(held)));
+        self.note_stamp(id, &*at.dir, at.name)
+    }
+
+    /// Notes the stamp of a plain file whose metadata were changed here.
+    fn note_stamp(&mut self, id: NodeId, dir: &dyn Dir, name: &[u8]) -> Result<(), Error> {
+        let Some(held) = self.held.get(&id).cloned() else { return Ok(()) };
+        let EntryKind::File { stamp, .. } = dir.entry(name, Detail::Basic)?.0.kind else { return Ok(()) };
+        let held = HeldReplica { stamp, ..held };
+        self.held.insert(id, held.clone());
+        match self.done.here.iter_mut().rev().find(|(one, _)| *one == id) {
+            Some((_, here)) => *here = Some(held),
+            None => self.done.held.push((id, Some(held))),
         }
         Ok(())
+    }
+
+    /// Sets extended attributes, of a file only if it has the content that the catalogue knows.
+    fn set_xattrs(&mut self, id: NodeId, path: &RelPath, xattrs: &[Xattr]) -> Result<(), Error> {
+        let at = match path.is_root() {
+            true => At { dir: self.top.clone(), name: b"" },
+            false => self.open(path)?,
+        };
+        let names = self.names.clone();
+        let _names = names.own();
+        let found = match path.is_root() {
+            true => at.dir.self_entry(Detail::Full),
+            false => at.dir.entry(at.name, Detail::Full),
+        };
+        let entry = match found {
+            Err(error) if error.code == Code::PathNotFound => return Ok(()),
+            found => found?.0,
+        };
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        if is_file && !self.is_ours(&at, Some(id))? {
+            return Ok(());
+        }
+        for change in changes_of(id, &entry.meta.xattrs, xattrs) {
+            if let Change::SetXattr { name, value, .. } = change {
+                at.dir.set_xattr(at.name, &name, value.as_deref())?;
+            }
+        }
+        if is_file { self.note_stamp(id, &*at.dir, at.name) } else { Ok(()) }
     }
 
     /// Sets the mode and time of a directory to those of the catalogue, as far as the account may.

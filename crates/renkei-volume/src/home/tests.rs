@@ -237,7 +237,7 @@ fn known_line(id: NodeId, node: &renkei_core::namespace::Node, files: &mut Vec<u
         Kind::Dir { .. } => ('d', 0, Vec::new()),
         Kind::File(content) => ('f', content.size, Vec::new()),
         Kind::Symlink { target } => ('l', 0, target.clone()),
-        Kind::Merged { .. } => panic!("it has no name"),
+        Kind::Merged { .. } | Kind::Xattrs(_) => panic!("it has no name"),
     };
     let has = &node.attributes;
     (kind, has.mode, has.owner.clone(), has.group.clone(), has.mtime, size, target, number(files, id.0))

@@ -15,6 +15,7 @@ use crate::plain_entry::{look, seen};
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
+use renkei_core::namespace::xattrs::with_xattr;
 use renkei_core::namespace::{Attributes, Change, NodeId};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
@@ -345,7 +346,14 @@ impl Dir for VolumeDir {
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
         match self.away(name)? {
             None => self.inner.entry(name, detail),
-            Some(away) => Ok(away.told(self.inner.path().child(name)?, self.device())),
+            Some(away) => {
+                let id = away.id;
+                let mut found = away.told(self.inner.path().child(name)?, self.device());
+                if detail == Detail::Full {
+                    found.0.meta.xattrs = self.volume.tree.xattrs(id)?;
+                }
+                Ok(found)
+            }
         }
     }
 
@@ -470,6 +478,22 @@ impl Dir for VolumeDir {
             return self.change_away(Change::SetAttributes { id: away.id, attributes }).map(|()| Vec::new());
         }
         self.change_name(name, || self.inner.set_meta(name, meta))
+    }
+
+    fn set_xattr(&self, name: &[u8], xattr: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        let subject = |error: Error| Error { subject: shown_path(&self.real, name), ..error };
+        if name.is_empty() {
+            let before = self.inner.self_entry(Detail::Full)?.0.meta.xattrs;
+            with_xattr(before, xattr, value).map_err(subject)?;
+            return self.change_self(|| self.inner.set_xattr(name, xattr, value));
+        }
+        with_xattr(self.entry(name, Detail::Full)?.0.meta.xattrs, xattr, value).map_err(subject)?;
+        if let Some(away) = self.away_to_change(name)? {
+            self.check_writable(name)?;
+            let (id, name, value) = (away.id, xattr.to_vec(), value.map(<[u8]>::to_vec));
+            return self.change_away(Change::SetXattr { id, name, value });
+        }
+        self.change_name(name, || self.inner.set_xattr(name, xattr, value))
     }
 
     fn set_own_meta(&self, meta: &Meta) -> Result<Vec<Error>, Error> {

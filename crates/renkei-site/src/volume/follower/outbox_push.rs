@@ -101,6 +101,8 @@ fn converse(
         }
         (sent, quiet) = (changes.last().map_or(sent, |last| last.number), Duration::ZERO);
         let (begun, is_full) = (Instant::now(), changes.len() >= MOST_CHANGES);
+        let version = session.version();
+        let changes = changes.into_iter().map(|change| change.for_version(version)).collect();
         let messages = parts(changes, MOST_CHANGES).into_iter();
         session.ask_each(messages.map(|changes| submit(facts, changes)), |reply| match about(reply?)? {
             VolumeReply::Taken => Ok(()),

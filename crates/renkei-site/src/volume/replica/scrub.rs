@@ -392,7 +392,7 @@ fn each_after(
         match node.kind.clone() {
             Kind::Dir { .. } if seen.insert(id) => levels.push(Level::begin(id, path, None)),
             Kind::File(content) => work(Found { id, path, content, node })?,
-            Kind::Dir { .. } | Kind::Symlink { .. } | Kind::Merged { .. } => {}
+            Kind::Dir { .. } | Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
         }
     }
     if passed_over > 0 {

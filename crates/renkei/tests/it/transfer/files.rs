@@ -431,7 +431,7 @@ fn cat_and_put_carry_bytes_between_programs_and_sites() {
 }
 
 /// A workspace at a site, for titech's user.
-fn workspace(from: &Site, of: &Site, place: &str) -> Workspace {
+pub fn workspace(from: &Site, of: &Site, place: &str) -> Workspace {
     Workspace::new(Arc::new(RemoteFiles::open(far(from, of, place, true), Config::default()).unwrap()))
 }
 
@@ -465,6 +465,9 @@ fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
     let home = workspace(titech, kek, "/genome");
     workspace_suite::all(&home);
     workspace_suite::checksums_on_demand(&home);
+    if workspace_suite::takes_attributes(kek.root()) {
+        workspace_suite::attributes_of_users(&home);
+    }
     let account = account();
     titech.ok(&[
         "volume",
@@ -502,4 +505,7 @@ fn a_volume_passes_the_suite_at_its_home_and_where_it_is_followed() {
     let own = followed.create(&rel("own"), Create::default()).unwrap();
     own.publish(None, None).unwrap();
     assert_eq!(followed.locality(&rel("own")), Ok(Locality::Online));
+    if workspace_suite::takes_attributes(kek.root()) {
+        workspace_suite::attributes_of_users(&followed);
+    }
 }

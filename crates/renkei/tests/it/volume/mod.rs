@@ -9,6 +9,7 @@ pub(crate) mod following_writes;
 pub(crate) mod leaving;
 pub(crate) mod restored;
 pub(crate) mod users;
+pub(crate) mod xattrs;
 
 use crate::federation::{Federation, Site, account};
 use crate::tree;
