@@ -29,6 +29,8 @@ pub const WORDS: &[(&str, &str)] = &[
     ("PLACE", "the file or directory, as /genome/a.dat"),
     ("TOPOLOGY", "a file as docs/lab.md describes it"),
     ("COMMAND", "the command that was typed"),
+    ("TOKEN", "the token's text"),
+    ("URL", "the issuer as its tokens name it, as https://issuer.example"),
     ("WORDS", "the words of the scope, as storage.read:/genome"),
 ];
 

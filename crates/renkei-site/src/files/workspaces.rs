@@ -411,9 +411,14 @@ mod tests {
         let scope = Scope::of_rights(vec![permit.clone()]).unwrap();
         access.proof.scope = Some(Arc::new(scope));
         assert_eq!(
-            site.files(&access, &place(""), Need::Write).map(drop).unwrap_err().code,
+            site.files(&access, &place("out"), Need::Write).map(drop).unwrap_err().code,
             Code::OutOfScope
         );
+        // From above, the way to the place of the scope is open, and nothing else.
+        let above = site.files(&access, &place(""), Need::Write).unwrap();
+        let other = above.mkdir(&RelPath::parse(b"out").unwrap(), 0o755).unwrap_err();
+        assert_eq!(other.code, Code::OutOfScope);
+        above.mkdir(&RelPath::parse(b"in/below").unwrap(), 0o755).unwrap();
         let workspace = site.files(&access, &place("in"), Need::Write).unwrap();
         let name = RelPath::parse(b"sub").unwrap();
         workspace.mkdir(&name, 0o755).unwrap();
