@@ -111,7 +111,7 @@ const OWN_VERSION: u64 = 1 << 63;
 /// Largest number of changes of one origin.
 const CHANGES_OF_ONE: u64 = 1 << 47;
 
-/// The [`HeldReplica::version`] of content that a change of this site made, whether it has a record yet or not.
+/// The version of content that a change of this site made, as in a held replica, whether it has a record yet or not.
 pub fn own_version((origin, number): (Origin, u64)) -> u64 {
     OWN_VERSION | (u64::from(origin.0) * CHANGES_OF_ONE) | (number % CHANGES_OF_ONE)
 }
