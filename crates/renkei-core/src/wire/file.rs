@@ -13,7 +13,7 @@ use super::uploads::{Part, UploadId, UploadOp, parts};
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::batch::batch;
-use crate::entry::{Entry, FileTime, Stamp};
+use crate::entry::{Entry, FileTime, Meta, Stamp};
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 pub use crate::invalidation::Changed;
@@ -357,6 +357,19 @@ pub struct Alteration {
     pub owner: Option<String>,
     /// Group's name.
     pub group: Option<String>,
+}
+
+impl Alteration {
+    /// Metadata with the change applied, to be set; no extended attributes are.
+    pub fn applied_to(&self, before: &Meta) -> Meta {
+        Meta {
+            mode: self.mode.unwrap_or(before.mode) & 0o7777,
+            mtime: self.mtime.unwrap_or(before.mtime),
+            owner: self.owner.clone().unwrap_or_else(|| before.owner.clone()),
+            group: self.group.clone().unwrap_or_else(|| before.group.clone()),
+            xattrs: Vec::new(),
+        }
+    }
 }
 
 /// An entry with its inode attributes.

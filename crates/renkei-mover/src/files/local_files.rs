@@ -538,11 +538,11 @@ impl LocalFiles {
     fn alter(&self, path: &RelPath, change: &Alteration) -> Result<Item, Error> {
         if path.is_root() {
             let before = self.base.self_entry(Detail::Full)?.0.meta;
-            refuse_losses(self.base.set_own_meta(&altered(&before, change))?)?;
+            refuse_losses(self.base.set_own_meta(&change.applied_to(&before))?)?;
         } else {
             let (dir, name) = self.place(path)?;
             let before = dir.entry(&name, Detail::Full)?.0;
-            let wanted = altered(&before.meta, change);
+            let wanted = change.applied_to(&before.meta);
             // Checked first, so that a refused change has no effect.
             if let Some(why) = refuses_set_id(&before, wanted.mode) {
                 return Err(Error::new(Code::PermissionDenied, "chmod", &before.path, why));
@@ -700,7 +700,11 @@ impl Files for LocalFiles {
         let condition = self.check(&op)?;
         self.expect_writable(&op)?;
         if !op.changes() {
-            return self.told(op, content);
+            let done = self.told(op, content)?;
+            if let (Precondition::Absent, Answer::Opened { handle, item }) = (condition, &done) {
+                self.expect_new(*handle, item)?;
+            }
+            return Ok(done);
         }
         self.names.expect_more()?;
         let parents = self.parents_of(&op);
@@ -710,9 +714,6 @@ impl Files for LocalFiles {
             _ => None,
         };
         let done = self.told(op, content);
-        if let (Precondition::Absent, Ok(Answer::Opened { handle, item })) = (condition, &done) {
-            self.expect_new(*handle, item)?;
-        }
         // Also after an error: the operation may have taken effect in part.
         self.store.settle();
         // A rename onto another name of the same file does nothing; a client that does not know that name would miss
@@ -992,15 +993,4 @@ fn nothing_yet(path: &RelPath, mode: u32) -> Item {
     let meta = Meta { mode: mode & 0o7777, ..Meta::default() };
     let entry = Entry { path: path.clone(), meta, kind };
     Item { entry, ino: 0, links: 0, blocks: 0, ctime: FileTime::default() }
-}
-
-/// Metadata with a change applied; extended attributes are left as they are.
-fn altered(before: &Meta, change: &Alteration) -> Meta {
-    Meta {
-        mode: change.mode.unwrap_or(before.mode) & 0o7777,
-        mtime: change.mtime.unwrap_or(before.mtime),
-        owner: change.owner.clone().unwrap_or_else(|| before.owner.clone()),
-        group: change.group.clone().unwrap_or_else(|| before.group.clone()),
-        xattrs: Vec::new(),
-    }
 }

@@ -44,6 +44,10 @@ fn a_macaroon_opens_its_place_and_no_other() {
         with_token(&site, &creates, "/data/run7/b", &[&upload[..], &["-H", "If-None-Match: *"]].concat());
     assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
     assert_eq!(std::fs::read(site.root().join("run7/b")).unwrap(), b"new");
+    // Nothing is replaced by a token that creates.
+    assert_eq!(with_token(&site, &creates, "/data/run7/a", &upload).status, 403);
+    assert_eq!(std::fs::read(site.root().join("run7/a")).unwrap(), b"hello");
+    assert_eq!(with_token(&site, &creates, "/data/run7/c", &upload).status, 201);
 }
 
 #[test]
