@@ -30,7 +30,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 /// The reason of the failure, as text: also any status but 200 to 299.
 pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<(), String> {
-    let request = Request::post(&address.path).header(CONTENT_TYPE, "application/json");
+    let request = Request::post(&address.path).header(HOST, address.authority());
+    let request = request.header(CONTENT_TYPE, "application/json");
     exchange(address, request, Body::from(body.to_owned()), tls, 0).map(drop)
 }
 
@@ -39,7 +40,8 @@ pub fn post(address: &Address, body: &str, tls: &Arc<ClientConfig>) -> Result<()
 /// # Errors
 /// The reason of the failure, as text: also any status but 200 to 299.
 pub fn get(address: &Address, tls: &Arc<ClientConfig>, limit: usize) -> Result<Vec<u8>, String> {
-    exchange(address, Request::get(&address.path), Body::empty(), tls, limit)
+    let request = Request::get(&address.path).header(HOST, address.authority());
+    exchange(address, request, Body::empty(), tls, limit)
 }
 
 /// One exchange; gives the body of the answer up to a limit, 0 for none of it.
@@ -52,7 +54,7 @@ fn exchange(
 ) -> Result<Vec<u8>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let request = request.header(HOST, address.authority()).header(USER_AGENT, super::SOFTWARE).body(body);
+    let request = request.header(USER_AGENT, super::SOFTWARE).body(body);
     let request = request.map_err(|error| error.to_string())?;
     let asked = async {
         let response = ask(address, request, tls).await.map_err(|error| with_causes(&*error))?;
