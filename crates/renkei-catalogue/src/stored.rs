@@ -89,11 +89,11 @@ mod tests {
     use renkei_core::format::check;
     use renkei_core::namespace::page::{Extent, Reached};
     use renkei_core::namespace::{
-        Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, Known, NewKind, NodeId, Origin,
+        Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, NewKind, NodeId, Origin, RemovedName,
     };
     use renkei_core::path::RelPath;
     use renkei_core::queue::{Requested, State};
-    use renkei_core::wire::message::{Found, Summary};
+    use renkei_core::wire::message::{DestinationKind, Summary};
 
     /// Values as earlier versions wrote them, one a line.
     const RECORDED: &str = include_str!("../tests/formats.txt");
@@ -142,7 +142,7 @@ mod tests {
     fn changes() -> Vec<Change> {
         let (id, time) = (NodeId(u64::MAX), time());
         let beside = Beside { id: NodeId(7), at: at("f"), attributes: attributes() };
-        let seen = Some(Known { id: NodeId(7), content: Some(Base::Version(3)) });
+        let seen = Some(RemovedName { id: NodeId(7), content: Some(Base::Version(3)) });
         vec![
             Change::Make { id, at: at("f"), kind: NewKind::File, attributes: attributes(), keep_both: true },
             Change::Link { id, at: at("f"), time },
@@ -180,7 +180,7 @@ mod tests {
             next_ms: Some(1),
             attempts: 2,
             in_vain: 3,
-            found: Some(Found::Dir),
+            found: Some(DestinationKind::Dir),
             wish: Some(Requested::Cancel),
             ended_ms: Some(5),
             summary: Some(summary),

@@ -1,6 +1,6 @@
 //! Queued transfers in the catalogue.
 //!
-//! A row has the submission and its course; the other columns repeat values for the indexes. An update succeeds only
+//! A row has the submission and its job; the other columns repeat values for the indexes. An update succeeds only
 //! if the row was not changed since it was read (optimistic locking by `revision`), so several PoPs may share one
 //! database.
 
@@ -80,8 +80,8 @@ pub struct Row {
     pub runner: String,
     /// The submission, encoded.
     pub spec: Vec<u8>,
-    /// The course.
-    pub course: Job,
+    /// The job.
+    pub job: Job,
     /// Progress of the last attempt.
     pub reached: Option<Progress>,
     revision: i64,
@@ -89,7 +89,7 @@ pub struct Row {
 
 /// An update of a row.
 pub struct Update<'a> {
-    /// The row with its new course.
+    /// The row with its new job.
     pub row: &'a Row,
     /// An attempt that began or ended.
     pub attempt: Option<&'a Attempt>,
@@ -102,7 +102,7 @@ pub struct Update<'a> {
 }
 
 impl<'a> Update<'a> {
-    /// An update of the course only.
+    /// An update of the job only.
     pub fn of(row: &'a Row) -> Self {
         Update { row, attempt: None, forgets_failures: false, met: None, credential: None }
     }
@@ -413,8 +413,8 @@ fn put_one(work: &mut Connection, new: &New) -> Result<Put, DatabaseError> {
             Some(_) => needs.push(other),
         }
     }
-    let course = Job::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
-    let inserted = insert(work, &id, new, &course)?;
+    let job = Job::submitted(u32::try_from(needs.len()).unwrap_or(u32::MAX), new.deadline_ms);
+    let inserted = insert(work, &id, new, &job)?;
     if inserted {
         write_credential(work, &id, &new.credential)?;
     }
@@ -426,7 +426,7 @@ fn put_one(work: &mut Connection, new: &New) -> Result<Put, DatabaseError> {
     Ok(if inserted { Put::There } else { Put::Conflict })
 }
 
-fn insert(work: &mut Connection, id: &str, new: &New, course: &Job) -> Result<bool, DatabaseError> {
+fn insert(work: &mut Connection, id: &str, new: &New, job: &Job) -> Result<bool, DatabaseError> {
     let sql = "INSERT INTO transfer (id, owner, lane, state, label, priority, submitted, next_at, deadline, ended, \
         runner, revision, digest, spec, course, notify) \
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0, '', 0, $10, $11, $12, $13) \
@@ -435,7 +435,7 @@ fn insert(work: &mut Connection, id: &str, new: &New, course: &Job) -> Result<bo
         .bind(id)
         .bind(&new.owner)
         .bind(&new.lane)
-        .bind(course.state.name())
+        .bind(job.state.name())
         .bind(&new.label)
         .bind(i64::from(new.priority))
         .bind(moment(new.submitted_ms))
@@ -443,15 +443,15 @@ fn insert(work: &mut Connection, id: &str, new: &New, course: &Job) -> Result<bo
         .bind(moment(new.deadline_ms))
         .bind(new.digest.to_vec())
         .bind(new.spec.clone())
-        .bind(pack(course))
+        .bind(pack(job))
         .bind(&new.notify);
     Ok(inserted.execute(work)? == 1)
 }
 
 fn write(work: &mut Connection, update: &Update<'_>) -> Result<bool, DatabaseError> {
     let Update { row, attempt, forgets_failures, met, credential } = update;
-    let (id, course) = (hex_id(&row.id), &row.course);
-    if let Some(ended) = course.ended_ms {
+    let (id, job) = (hex_id(&row.id), &row.job);
+    if let Some(ended) = job.ended_ms {
         // Once for each end: the former `ended` of the row is compared.
         let sql = "INSERT INTO notice (transfer, since, due, failures) SELECT id, CAST($1 AS BIGINT), CAST($1 AS BIGINT), 0 FROM transfer \
             WHERE id = $2 AND notify <> '' AND ended <> $1 ON CONFLICT (transfer) \
@@ -461,12 +461,12 @@ fn write(work: &mut Connection, update: &Update<'_>) -> Result<bool, DatabaseErr
     let sql = "UPDATE transfer SET state = $1, next_at = $2, deadline = $3, ended = $4, runner = $5, course = $6, \
         revision = $7, reached = $8 WHERE id = $9 AND revision = $10";
     let changed = query(sql)
-        .bind(course.state.name())
-        .bind(course.next_ms.map_or(NEVER, moment))
-        .bind(moment(course.deadline_ms))
-        .bind(course.ended_ms.map_or(0, moment))
+        .bind(job.state.name())
+        .bind(job.next_ms.map_or(NEVER, moment))
+        .bind(moment(job.deadline_ms))
+        .bind(job.ended_ms.map_or(0, moment))
         .bind(&row.runner)
-        .bind(pack(course))
+        .bind(pack(job))
         .bind(row.revision + 1)
         .bind(row.reached.as_ref().map(pack))
         .bind(&id)
@@ -480,7 +480,7 @@ fn write(work: &mut Connection, update: &Update<'_>) -> Result<bool, DatabaseErr
     if *forgets_failures {
         query("DELETE FROM failure WHERE transfer = $1").bind(&id).execute(work)?;
     }
-    if matches!(course.state, State::Done | State::Cancelled) {
+    if matches!(job.state, State::Done | State::Cancelled) {
         // The credential is not needed any more; a retry brings a new one.
         query("DELETE FROM credential WHERE transfer = $1").bind(&id).execute(work)?;
     }
@@ -531,7 +531,7 @@ fn read_row(row: &database::Row) -> Result<Row, DatabaseError> {
         runner: row.get(4)?,
         revision: row.get(5)?,
         spec: row.get(6)?,
-        course: unpack(row.get::<&[u8]>(7)?)?,
+        job: unpack(row.get::<&[u8]>(7)?)?,
         reached: row.get::<Option<&[u8]>>(8)?.map(unpack).transpose()?,
     })
 }

@@ -201,13 +201,13 @@ fn decide_all(
 struct Reading<'a> {
     tree: &'a VolumeTree,
     work: RefCell<Work>,
-    known: RefCell<Known>,
+    known: RefCell<ReadCache>,
     /// The first read error: all decisions since are void.
     failed: RefCell<Option<Error>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ReadCache {
     nodes: HashMap<NodeId, Option<Node>>,
     names: HashMap<Dentry, Option<NodeId>>,
 }
@@ -339,8 +339,8 @@ impl Wanted {
     }
 
     /// The cache for the rows that were found; rows that were not found do not exist.
-    fn known(self, found: &[Row]) -> Result<Known, DatabaseError> {
-        let mut known = Known::default();
+    fn known(self, found: &[Row]) -> Result<ReadCache, DatabaseError> {
+        let mut known = ReadCache::default();
         known.nodes.extend(self.nodes.into_iter().map(|id| (id, None)));
         known.names.extend(self.names.into_iter().map(|at| (at, None)));
         for row in found {

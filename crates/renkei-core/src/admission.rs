@@ -18,7 +18,7 @@ pub type Moment = Duration;
 
 /// A guest, numbered in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GuestId(u64);
+pub struct PeerId(u64);
 
 /// Limits on guests.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,11 @@ pub struct Terms {
 pub struct Admission<K> {
     terms: Terms,
     next: u64,
-    guests: BTreeMap<GuestId, Guest<K>>,
-    of_address: BTreeMap<K, BTreeSet<GuestId>>,
+    guests: BTreeMap<PeerId, PendingPeer<K>>,
+    of_address: BTreeMap<K, BTreeSet<PeerId>>,
 }
 
-struct Guest<K> {
+struct PendingPeer<K> {
     address: K,
     since: Moment,
 }
@@ -48,9 +48,9 @@ struct Guest<K> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entered {
     /// The new guest.
-    pub guest: GuestId,
+    pub guest: PeerId,
     /// The guests to disconnect: those whose patience expired, and the evicted one.
-    pub ended: Vec<GuestId>,
+    pub ended: Vec<PeerId>,
 }
 
 impl<K: Ord + Clone> Admission<K> {
@@ -62,10 +62,10 @@ impl<K: Ord + Clone> Admission<K> {
     /// Gives a place to a guest from `address`.
     pub fn enter(&mut self, address: K, now: Moment) -> Entered {
         let mut ended = self.overdue(now);
-        let guest = GuestId(self.next);
+        let guest = PeerId(self.next);
         self.next += 1;
         self.of_address.entry(address.clone()).or_default().insert(guest);
-        self.guests.insert(guest, Guest { address, since: now });
+        self.guests.insert(guest, PendingPeer { address, since: now });
         while self.guests.len() > self.terms.places.max(1) {
             let Some(oldest) = self.oldest_of_the_greediest() else { break };
             self.leave(oldest);
@@ -75,8 +75,8 @@ impl<K: Ord + Clone> Admission<K> {
     }
 
     /// Frees a guest's place; returns whether it had one.
-    pub fn leave(&mut self, guest: GuestId) -> bool {
-        let Some(Guest { address, .. }) = self.guests.remove(&guest) else { return false };
+    pub fn leave(&mut self, guest: PeerId) -> bool {
+        let Some(PendingPeer { address, .. }) = self.guests.remove(&guest) else { return false };
         if let Some(own) = self.of_address.get_mut(&address) {
             own.remove(&guest);
             if own.is_empty() {
@@ -88,7 +88,7 @@ impl<K: Ord + Clone> Admission<K> {
 
     /// Removes the guests whose patience expired. Each removal lowers the load, and so extends the patience of the
     /// rest.
-    fn overdue(&mut self, now: Moment) -> Vec<GuestId> {
+    fn overdue(&mut self, now: Moment) -> Vec<PeerId> {
         let mut ended = Vec::new();
         while let Some((&oldest, guest)) = self.guests.first_key_value() {
             if now.saturating_sub(guest.since) <= self.patience() {
@@ -115,7 +115,7 @@ impl<K: Ord + Clone> Admission<K> {
 
     /// The oldest guest of the address with the most guests; of several such addresses, the one whose oldest guest
     /// came first.
-    fn oldest_of_the_greediest(&self) -> Option<GuestId> {
+    fn oldest_of_the_greediest(&self) -> Option<PeerId> {
         let most = self.of_address.values().filter_map(|own| Some((own.len(), Reverse(*own.first()?)))).max();
         most.map(|(_, Reverse(oldest))| oldest)
     }
@@ -171,16 +171,16 @@ mod tests {
     }
 
     /// Enters, and returns only the new guest.
-    fn come(all: &mut Admission<u32>, address: u32, now: Moment) -> GuestId {
+    fn come(all: &mut Admission<u32>, address: u32, now: Moment) -> PeerId {
         all.enter(address, now).guest
     }
 
     #[test]
     fn timeouts_shrink_as_slots_fill_up_and_grow_again() {
         let mut all = Admission::new(TERMS);
-        let guests: Vec<GuestId> = (0..25).map(|_| come(&mut all, 1, ms(0))).collect();
+        let guests: Vec<PeerId> = (0..25).map(|_| come(&mut all, 1, ms(0))).collect();
         assert_eq!(all.patience(), TERMS.longest);
-        let more: Vec<GuestId> = (0..75).map(|_| come(&mut all, 2, ms(0))).collect();
+        let more: Vec<PeerId> = (0..75).map(|_| come(&mut all, 2, ms(0))).collect();
         assert_eq!(all.patience(), TERMS.shortest);
         more.into_iter().take(38).for_each(|guest| assert!(all.leave(guest)));
         let half = all.patience();
@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn the_oldest_peer_of_the_busiest_address_is_dropped() {
         let mut all = Admission::new(TERMS);
-        let quiet: Vec<GuestId> = (0..10).map(|address| come(&mut all, address, ms(0))).collect();
-        let greedy: Vec<GuestId> = (0..60).map(|_| come(&mut all, 100, ms(1))).collect();
+        let quiet: Vec<PeerId> = (0..10).map(|address| come(&mut all, address, ms(0))).collect();
+        let greedy: Vec<PeerId> = (0..60).map(|_| come(&mut all, 100, ms(1))).collect();
         for _ in 0..30 {
             come(&mut all, 200, ms(2));
         }
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_slow_peer_is_admitted_during_an_attack() {
         let mut all = Admission::new(TERMS);
-        let mut honest: Vec<(GuestId, Moment)> = Vec::new();
+        let mut honest: Vec<(PeerId, Moment)> = Vec::new();
         let mut served = 0;
         for tick in 0..10_000 {
             let now = ms(tick * 2);

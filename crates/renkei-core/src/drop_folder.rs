@@ -46,7 +46,7 @@ enum Step {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct TrackedFile {
     seen: Seen,
     step: Step,
     /// The number of the last scan that found it.
@@ -73,7 +73,7 @@ pub struct Counts {
 pub struct DropFolderScan {
     settle_ms: u64,
     looks: u64,
-    held: HashMap<RelPath, Held>,
+    held: HashMap<RelPath, TrackedFile>,
 }
 
 /// Backoff before a failed file is submitted again.
@@ -92,10 +92,11 @@ impl DropFolderScan {
         self.looks += 1;
         let mut ready = Vec::new();
         for seen in found {
-            let held = self.held.entry(seen.path.clone()).or_insert_with(|| Held::new(seen.clone(), now_ms));
+            let held =
+                self.held.entry(seen.path.clone()).or_insert_with(|| TrackedFile::new(seen.clone(), now_ms));
             held.look = self.looks;
             if held.seen != seen {
-                *held = Held { look: self.looks, ..Held::new(seen, now_ms) };
+                *held = TrackedFile { look: self.looks, ..TrackedFile::new(seen, now_ms) };
             }
             if held.is_ready(now_ms, self.settle_ms) {
                 ready.push(held.seen.clone());
@@ -138,7 +139,7 @@ impl DropFolderScan {
     fn step<'a>(
         &mut self,
         files: impl IntoIterator<Item = &'a Seen>,
-        mut step: impl FnMut(&mut Held) -> Step,
+        mut step: impl FnMut(&mut TrackedFile) -> Step,
     ) {
         for file in files {
             if let Some(held) = self.held.get_mut(&file.path).filter(|held| held.seen == *file) {
@@ -162,9 +163,9 @@ impl DropFolderScan {
     }
 }
 
-impl Held {
+impl TrackedFile {
     fn new(seen: Seen, now_ms: u64) -> Self {
-        Held { seen, step: Step::Settling { since_ms: now_ms }, look: 0, failures: 0 }
+        TrackedFile { seen, step: Step::Settling { since_ms: now_ms }, look: 0, failures: 0 }
     }
 
     fn is_ready(&self, now_ms: u64, settle_ms: u64) -> bool {

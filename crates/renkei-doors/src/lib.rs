@@ -6,10 +6,10 @@
 //! [`mod@line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`,
 //! `renkei-mover`, `renkei-site`.
 
+pub(crate) mod admission;
 mod console;
 pub mod http;
 pub mod line;
 pub mod port;
 pub mod renkei;
-pub(crate) mod strangers;
 mod webdav;

@@ -5,7 +5,7 @@
 //! A client without TLS gets one line of plain text that says so. A slow peer is dropped, the sooner the more of them
 //! there are (`strangers`). The tasks here do no disk I/O: a file system that hangs must not block new connections.
 
-use super::strangers::{Seat, Strangers};
+use super::admission::{PendingPeers, Slot};
 use super::{http, renkei};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -66,7 +66,7 @@ async fn listen_within(address: SocketAddr, within: Duration) -> Result<TcpListe
 #[derive(Clone)]
 pub struct Door {
     site: Arc<Site>,
-    strangers: Strangers,
+    strangers: PendingPeers,
     runtime: Handle,
 }
 
@@ -81,7 +81,7 @@ struct Caller {
 impl Door {
     /// The door of a PoP, on the current tokio runtime.
     pub fn new(site: &Arc<Site>) -> Self {
-        Door { site: site.clone(), strangers: Strangers::new(), runtime: Handle::current() }
+        Door { site: site.clone(), strangers: PendingPeers::new(), runtime: Handle::current() }
     }
 
     /// The PoP.
@@ -117,27 +117,27 @@ impl Door {
     }
 
     fn let_in(&self, caller: Caller) {
-        let seat = self.strangers.let_in(caller.peer.ip());
+        let slot = self.strangers.let_in(caller.peer.ip());
         self.site.context().counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
-        // The task starts with its seat, after the seat knows how to end the task.
+        // The task starts with its slot, after the slot knows how to end the task.
         let (give, take) = oneshot::channel();
         let site = self.site.clone();
         let task = self.runtime.spawn(async move {
-            if let Ok(seat) = take.await {
-                greet(caller, site, seat).await;
+            if let Ok(slot) = take.await {
+                greet(caller, site, slot).await;
             }
         });
-        seat.end_by(move || task.abort());
-        drop(give.send(seat));
+        slot.end_by(move || task.abort());
+        drop(give.send(slot));
     }
 }
 
-async fn greet(mut caller: Caller, site: Arc<Site>, seat: Seat) {
+async fn greet(mut caller: Caller, site: Arc<Site>, slot: Slot) {
     let (peer, sock) = (caller.peer, &mut caller.sock);
     let hello = tokio::time::timeout(HELLO_WITHIN, read_first(sock)).await;
     match hello {
-        Ok(Ok(Some(First::Hello(hello)))) => dispatch(caller, hello, site, seat).await,
-        Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, seat),
+        Ok(Ok(Some(First::Hello(hello)))) => dispatch(caller, hello, site, slot).await,
+        Ok(Ok(Some(First::Circuit(ticket, rest)))) => pass(caller, ticket, rest, &site, slot),
         Ok(Ok(None)) => {}
         Ok(Err(error)) => {
             Counters::add(&site.context().counters.refused_total, 1);
@@ -243,17 +243,17 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
     }
 }
 
-/// Passes a circuit to the site; it keeps its seat among strangers until a peer authorises it.
-fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, seat: Seat) {
+/// Passes a circuit to the site; it keeps its slot among strangers until a peer authorises it.
+fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, slot: Slot) {
     let peer = caller.peer;
     let forgetful = Arc::downgrade(site);
-    seat.end_by(move || {
+    slot.end_by(move || {
         if let Some(site) = forgetful.upgrade() {
             site.relay().circuit_given_up(&ticket);
         }
     });
     match blocking(caller.sock) {
-        Ok(sock) => site.relay().circuit_came(ticket, sock, rest, Box::new(seat)),
+        Ok(sock) => site.relay().circuit_came(ticket, sock, rest, Box::new(slot)),
         Err(error) => tracing::warn!(%peer, %error, "cannot take a connection over"),
     }
 }
@@ -267,15 +267,15 @@ fn not_renkei(error: Error) -> Error {
     Error { code: Code::NotRenkei, ..error }
 }
 
-async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Seat) {
+async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, slot: Slot) {
     let Caller { sock, peer, through } = caller;
     let snapshot = site.last_snapshot();
     if hello.protocol == Protocol::Renkei {
         let greeted = handshake::greet(sock, snapshot.renkei_tls.clone(), hello.bytes);
         match tokio::time::timeout(GREETED_WITHIN, greeted).await {
             Ok(Ok(greeted)) => {
-                let seat = seat.be_judged().await;
-                renkei::spawn(renkei::Accepted { greeted, peer, through }, site, seat);
+                let slot = slot.be_judged().await;
+                renkei::spawn(renkei::Accepted { greeted, peer, through }, site, slot);
             }
             Ok(Err(error)) => renkei::lost(peer, &changed_through(error, through.as_ref()), &site),
             Err(_) => {
@@ -287,14 +287,14 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, seat: Sea
         // Only PoPs serve the console, agents do not.
         Counters::add(&site.context().counters.refused_total, 1);
     } else {
-        let seat = seat.into_http();
+        let slot = slot.into_http();
         // Boxed: much larger than the future so far, and most strangers never get here.
         let tls = match hello.protocol {
             Protocol::Http2 => &snapshot.http_tls,
             _ => &snapshot.http_tls_with_clients,
         };
         Box::pin(http::serve(sock, hello.bytes, tls.clone(), peer, site)).await;
-        drop(seat);
+        drop(slot);
     }
 }
 

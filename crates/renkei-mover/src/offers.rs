@@ -7,7 +7,7 @@ use super::receive::{OpenFile, Session, ends_session};
 use renkei_core::entry::{Entry, EntryKind, FileTime, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::{SlotHasher, slot_count, slot_range};
-use renkei_core::mover::receiver::{Done, Left, slot_ranges};
+use renkei_core::mover::receiver::{Done, PriorState, slot_ranges};
 use renkei_core::wire::message::{Existing, OfferItem, Verdict};
 use renkei_store::{Detail, WriteFile};
 use std::collections::BTreeMap;
@@ -42,10 +42,10 @@ fn try_judge(session: &Session, places: &mut DestDirs, item: &OfferItem) -> Resu
     };
     session.note_name(&item.entry.path);
     match session.left(item) {
-        Left::Finished { ino } if is_copy(places, &item.entry, stamp, Some(ino))? => {
+        PriorState::Finished { ino } if is_copy(places, &item.entry, stamp, Some(ino))? => {
             return Ok(Verdict::Have);
         }
-        Left::Partial { temp_ino, slots, at_rest } => {
+        PriorState::Partial { temp_ino, slots, at_rest } => {
             return resume(session, places, item, temp_ino, slots, at_rest);
         }
         _ => {}

@@ -18,7 +18,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::ids::EntryId;
 use renkei_core::mover::commit::BATCH_FILES;
 use renkei_core::mover::journal::State as Kept;
-use renkei_core::mover::receiver::{Action, Arrival, Done, Left, Receiver, Start, Unwritten};
+use renkei_core::mover::receiver::{Action, Arrival, Done, PriorState, Receiver, Start, Unwritten};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::data::ExtentHead;
 use renkei_core::wire::message::{
@@ -472,7 +472,7 @@ impl Session {
         }
     }
 
-    pub(super) fn left(&self, item: &OfferItem) -> Left {
+    pub(super) fn left(&self, item: &OfferItem) -> PriorState {
         self.receiver(|receiver| receiver.left(item))
     }
 

@@ -145,7 +145,7 @@ mod tests {
         for (with, taken) in [
             ("HTTP/1.1 204 No Content\r\n\r\n", true),
             ("HTTP/1.0 200 OK\r\n\r\n", true),
-            ("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\n\r\n", false),
+            ("HTTP/1.1 302 DestinationKind\r\nLocation: http://127.0.0.1/\r\n\r\n", false),
             ("HTTP/1.1 500 Oh\r\n\r\n", false),
             ("SSH-2.0-x\r\n", false),
             ("", false),

@@ -43,7 +43,7 @@ const MAX_TEXT_BYTES: usize = 16 << 20;
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// The folder to export, and how.
-pub struct Wish {
+pub struct ExportConfig {
     /// Name of the storage.
     pub storage: String,
     /// The folder.
@@ -59,7 +59,7 @@ pub struct Export {
     home: Home,
     user: Home,
     site: SiteName,
-    wish: Wish,
+    config: ExportConfig,
     /// The digests of the texts written.
     written: BTreeMap<String, [u8; 32]>,
 }
@@ -86,11 +86,11 @@ impl Export {
     ///
     /// # Errors
     /// `NotLoggedIn`, `UsageInvalid`.
-    pub fn new(user: Home, wish: Wish) -> Result<Self, Error> {
+    pub fn new(user: Home, config: ExportConfig) -> Result<Self, Error> {
         let named = Credential::user_named(&user)?.site().clone();
-        Principal::agent(&named, &wish.storage)?;
+        Principal::agent(&named, &config.storage)?;
         let folder = user.state_dir().join("agents");
-        let dir_of = |site: &str| folder.join(format!("{}@{site}", wish.storage));
+        let dir_of = |site: &str| folder.join(format!("{}@{site}", config.storage));
         // A new name of the site may be known only from the PoP's texts.
         former_names::install(&Home::at(&dir_of(named.as_str())))?;
         let site = named.current().into_owned();
@@ -101,7 +101,7 @@ impl Export {
         {
             std::fs::rename(&old, &dir).map_err(|error| file_error("rename", &old, &error))?;
         }
-        Ok(Export { home: Home::at(&dir), user, site, wish, written: BTreeMap::new() })
+        Ok(Export { home: Home::at(&dir), user, site, config, written: BTreeMap::new() })
     }
 
     /// The agent's own directory.
@@ -116,7 +116,7 @@ impl Export {
         make_private_dir(&self.home.crl_dir())?;
         make_dir(&self.home.trust_dir(), 0o755)?;
         // The user's path is authoritative; the last start may have been on another machine.
-        storage_identity::forget(&self.home, &self.wish.storage)
+        storage_identity::forget(&self.home, &self.config.storage)
     }
 
     /// Gets certificate and configuration from the PoP; transient errors are retried.
@@ -235,7 +235,7 @@ impl Export {
                 made
             }
         };
-        let request = Request::Enlist { storage: self.wish.storage.clone(), request: made.request };
+        let request = Request::Enlist { storage: self.config.storage.clone(), request: made.request };
         let pem = match session.ask(request)? {
             Reply::Enlisted(pem) => pem,
             other => return Err(violation("enlisting", format_args!("{other:?}"))),
@@ -243,7 +243,7 @@ impl Export {
         let path = self.home.host_cert();
         let leaf = Credential::parse(&pem, &made.key, &path)?.chain.remove(0);
         let named = Facts::read(&leaf)?.principal()?;
-        if named != Principal::agent(&self.site, &self.wish.storage)? {
+        if named != Principal::agent(&self.site, &self.config.storage)? {
             return Err(violation("enlisting", format_args!("a certificate for {named}")));
         }
         write_file(&path, pem.as_bytes(), 0o644)
@@ -263,7 +263,7 @@ impl Export {
     }
 
     fn write_own_card(&self, mut card: SiteCard) -> Result<(), Error> {
-        if let Some(pop) = &self.wish.pop {
+        if let Some(pop) = &self.config.pop {
             card.endpoints = vec![pop.clone()];
         }
         (card.via, card.revocation_list) = (Vec::new(), None);
@@ -273,7 +273,7 @@ impl Export {
 
     /// Applies the current terms of the PoP.
     fn take_terms(&mut self, session: &mut Session) -> Result<(), Error> {
-        let terms = match session.ask(Request::Terms(self.wish.storage.clone()))? {
+        let terms = match session.ask(Request::Terms(self.config.storage.clone()))? {
             Reply::Terms(terms) => terms,
             other => return Err(violation("terms", format_args!("{other:?}"))),
         };
@@ -304,7 +304,7 @@ impl Export {
     fn fetch(&self, session: &mut Session, name: &str) -> Result<Vec<u8>, Error> {
         let mut text = Vec::new();
         loop {
-            let (storage, offset) = (self.wish.storage.clone(), text.len() as u64);
+            let (storage, offset) = (self.config.storage.clone(), text.len() as u64);
             match session.ask(Request::Term { storage, name: name.into(), offset })? {
                 Reply::Term { bytes, more } => {
                     text.extend(bytes);
@@ -360,13 +360,13 @@ impl Export {
     fn routes(&self, terms: &Terms) -> BTreeMap<SiteName, Route> {
         let sites =
             terms.texts.iter().filter_map(|(name, _)| SiteName::parse(name.strip_prefix("site/")?).ok());
-        let others = sites.filter(|site| self.wish.through_pop && *site != self.site);
+        let others = sites.filter(|site| self.config.through_pop && *site != self.site);
         others.map(|site| (site, Route { pin: Some(self.site.to_string()), forbid: Vec::new() })).collect()
     }
 
     fn write_config(&self, terms: &Terms) -> Result<(), Error> {
         let storage = Storage {
-            path: self.wish.path.clone(),
+            path: self.config.path.clone(),
             read_only: terms.read_only,
             require_mount: false,
             account: None,
@@ -378,7 +378,7 @@ impl Export {
             reverse: vec![self.site.clone()],
             relay: Relay::None,
             map_own_users: terms.map_own_users,
-            storage: BTreeMap::from([(self.wish.storage.clone(), storage)]),
+            storage: BTreeMap::from([(self.config.storage.clone(), storage)]),
             route: self.routes(terms),
             // The agent does not listen; its users find it through the PoP.
             listen: vec![std::net::SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT))],
@@ -386,7 +386,7 @@ impl Export {
         };
         let bad = |error: toml::ser::Error| {
             let cause = format!("config.toml cannot hold it: {error}");
-            Error::new(Code::UsageInvalid, "export", self.wish.path.display(), cause)
+            Error::new(Code::UsageInvalid, "export", self.config.path.display(), cause)
         };
         let text = toml::to_string(&config).map_err(bad)?;
         let head = "# Written by `renkei agent` from what the PoP says, again whenever that changes.\n";
@@ -435,7 +435,7 @@ mod tests {
             home: Home::at(dir.path()),
             user: Home::at(dir.path()),
             site: SiteName::parse("titech").unwrap(),
-            wish: Wish {
+            config: ExportConfig {
                 storage: "scratch".into(),
                 path: "/lustre/\"scratch\"".into(),
                 pop: None,

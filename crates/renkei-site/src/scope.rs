@@ -11,7 +11,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Scope;
 use renkei_core::identity::rights::{Needed, rights_for};
 use renkei_core::wire::message::{Request, TransferId};
-use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedAction};
 use renkei_mover::hex;
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::delegation::{Delegation, Delegator, issue};
@@ -158,7 +158,7 @@ fn needed<'a>(scope: &Scope, request: &'a Request) -> Result<Needed<'a>, String>
 }
 
 fn gives_up(request: &Request, own: &TransferId) -> bool {
-    matches!(request, Request::Unfinished(AboutUnfinished { what: Wish::GiveUp { transfer, .. }, .. }) if transfer == own)
+    matches!(request, Request::Unfinished(AboutUnfinished { what: UnfinishedAction::GiveUp { transfer, .. }, .. }) if transfer == own)
 }
 
 /// The requests with which transfers are done.
@@ -255,9 +255,12 @@ mod tests {
         assert!(needed(&scope(), &Request::Line).is_err());
         let unfinished =
             |what| needed(&scope(), &Request::Unfinished(AboutUnfinished { storage: None, what })).map(drop);
-        let give_up = |transfer| unfinished(Wish::GiveUp { transfer, owner: "alice@kek".into() });
+        let give_up = |transfer| unfinished(UnfinishedAction::GiveUp { transfer, owner: "alice@kek".into() });
         assert!(give_up([7; 16]).is_ok() && give_up([8; 16]).is_err());
-        assert!(unfinished(Wish::List).is_err() && unfinished(Wish::Drop(Vec::new())).is_err());
+        assert!(
+            unfinished(UnfinishedAction::List).is_err()
+                && unfinished(UnfinishedAction::Drop(Vec::new())).is_err()
+        );
         needed(&scope(), &Request::Whoami).unwrap();
         needed(&scope(), &Request::Stat(Some(place("/raw/run7")))).unwrap();
     }

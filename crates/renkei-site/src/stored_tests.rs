@@ -84,7 +84,7 @@ fn notes_of_volumes_are_read_and_written_as_ever() {
     let placed = placement::Stored { folders, silent: vec![(site("titech"), 300)] };
     check(RECORDED, "placement", placement::NOTE.format(), &[placed]);
     let error = Error::new(Code::PathNotFound, "open", "/data/run7", "os error 2").at("kek");
-    let course = scrub_state::Course {
+    let course = scrub_state::ScrubRun {
         after: Some(path("a/b")),
         is_under_way: true,
         began_unix: 1,

@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A wanted file of a volume.
-pub(crate) struct Wish<'w> {
+pub(crate) struct WantedFile<'w> {
     /// The volume.
     pub(crate) name: &'w str,
     /// Its path.
@@ -43,7 +43,7 @@ pub(crate) trait RemoteContent: Send + Sync {
     /// Opens content that a follower lacks, at the home or at another follower.
     fn open_followed(
         &self,
-        wish: &Wish<'_>,
+        wanted: &WantedFile<'_>,
         home: &SiteName,
         fellows: &[Fellow],
     ) -> Result<Box<dyn ReadFile>, Error>;
@@ -83,11 +83,11 @@ impl RemoteContent for RemoteSlot {
 
     fn open_followed(
         &self,
-        wish: &Wish<'_>,
+        wanted: &WantedFile<'_>,
         home: &SiteName,
         fellows: &[Fellow],
     ) -> Result<Box<dyn ReadFile>, Error> {
-        self.room()?.open_followed(wish, home, fellows)
+        self.room()?.open_followed(wanted, home, fellows)
     }
 
     fn space(&self, volume: &VolumeId) -> Space {
@@ -161,7 +161,7 @@ impl Contents {
     /// Opens the file at another site.
     fn open_far(&self, path: &RelPath, stamp: Stamp) -> Result<Box<dyn ReadFile>, Error> {
         let fellows = self.pending.fellows();
-        self.remote.open_followed(&Wish { name: &self.name, path, stamp }, &self.home, &fellows)
+        self.remote.open_followed(&WantedFile { name: &self.name, path, stamp }, &self.home, &fellows)
     }
 }
 

@@ -71,12 +71,12 @@ struct State {
 pub struct Workers(Mutex<BTreeMap<String, State>>);
 
 /// A turn of one thread, until it is dropped.
-pub struct Turn<'a> {
+pub struct WorkerRun<'a> {
     workers: &'a Workers,
     name: &'a str,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for WorkerRun<'_> {
     fn drop(&mut self) {
         let mut all = self.workers.lock();
         let state = all.entry(self.name.to_owned()).or_default();
@@ -92,9 +92,9 @@ impl Workers {
     }
 
     /// Begins a turn of a thread.
-    pub fn begin<'a>(&'a self, name: &'a str) -> Turn<'a> {
+    pub fn begin<'a>(&'a self, name: &'a str) -> WorkerRun<'a> {
         self.lock().entry(name.to_owned()).or_default().began = Some(Instant::now());
-        Turn { workers: self, name }
+        WorkerRun { workers: self, name }
     }
 
     /// Records the period of a thread.

@@ -111,7 +111,7 @@ pub struct Volume {
 
 /// Status of a volume, as it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct VolumeState {
     /// The last record of the volume's log.
     pub records: u64,
     /// Whether a scan is under way.
@@ -598,9 +598,9 @@ impl Volume {
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub fn standing(&self) -> Result<Standing, Error> {
+    pub fn standing(&self) -> Result<VolumeState, Error> {
         let (told, watch) = (self.shared.told(), &self.shared.watch);
-        Ok(Standing {
+        Ok(VolumeState {
             records: self.tree.position()?.seq,
             is_scanning: told.is_scanning,
             trouble: told.trouble,

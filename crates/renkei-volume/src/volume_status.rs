@@ -3,7 +3,7 @@
 use super::grant::{Grant, Grantee};
 use super::settings::VolumeSettings;
 use super::volume_config::id_text;
-use super::{Standing, VolumeConfig};
+use super::{VolumeConfig, VolumeState};
 use serde::{Deserialize, Serialize};
 
 /// The status of a volume, for its administrator and, with less in it, for its users.
@@ -44,12 +44,12 @@ pub struct VolumeStatus {
     #[serde(default)]
     pub care: VolumeSettings,
     /// Its runtime status; none if no PoP runs.
-    pub standing: Option<Standing>,
+    pub standing: Option<VolumeState>,
 }
 
 impl VolumeStatus {
     /// The complete status.
-    pub fn new(name: &str, facts: &VolumeConfig, standing: Option<Standing>) -> Self {
+    pub fn new(name: &str, facts: &VolumeConfig, standing: Option<VolumeState>) -> Self {
         let facts = facts.clone();
         VolumeStatus {
             name: name.into(),
@@ -75,8 +75,8 @@ impl VolumeStatus {
         self.grants.retain(|grant| names(&grant.to));
         // The other fields name files and owners.
         self.standing = self.standing.map(|standing| {
-            let Standing { records, is_scanning, trouble, followed, .. } = standing;
-            Standing { records, is_scanning, trouble, followed, ..Standing::default() }
+            let VolumeState { records, is_scanning, trouble, followed, .. } = standing;
+            VolumeState { records, is_scanning, trouble, followed, ..VolumeState::default() }
         });
         self
     }

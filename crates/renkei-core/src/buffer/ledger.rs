@@ -50,7 +50,7 @@ pub enum Shortage {
 
 /// A persisted reservation, for recovery after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct PersistedReservation {
     /// The transfer.
     pub id: TransferId,
     /// The owner that is charged.
@@ -63,7 +63,7 @@ pub struct Known {
 
 /// Disk usage found after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiskUsage {
     /// The transfer.
     pub id: TransferId,
     /// Bytes on the disk.
@@ -72,7 +72,7 @@ pub struct Found {
 
 /// The room held by a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Charge {
     /// The transfer.
     pub id: TransferId,
     /// The owner that is charged; `None` for orphaned files.
@@ -112,7 +112,7 @@ struct Hold {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wish {
+struct QueuedRequest {
     id: TransferId,
     owner: Principal,
     bytes: u64,
@@ -124,7 +124,7 @@ struct Wish {
 pub struct Ledger {
     limits: Limits,
     holds: BTreeMap<TransferId, Hold>,
-    waiting: VecDeque<Wish>,
+    waiting: VecDeque<QueuedRequest>,
     /// Granted after waiting, and not reported yet.
     granted: Vec<TransferId>,
 }
@@ -137,13 +137,13 @@ impl Ledger {
 
     /// Recovers the buffer after a restart. Orphaned files on the disk are marked as leaving; known transfers are
     /// charged as before, or more if the disk has more.
-    pub fn recover(limits: Limits, known: Vec<Known>, found: &[Found]) -> Self {
+    pub fn recover(limits: Limits, known: Vec<PersistedReservation>, found: &[DiskUsage]) -> Self {
         let mut ledger = Ledger::new(limits);
-        for Known { id, owner, bytes, until_ms } in known {
+        for PersistedReservation { id, owner, bytes, until_ms } in known {
             let hold = Hold { owner: Some(owner), reserved: bytes, written: 0, until_ms, leaving: false };
             ledger.holds.insert(id, hold);
         }
-        for Found { id, bytes } in found {
+        for DiskUsage { id, bytes } in found {
             let hold = ledger.holds.entry(*id).or_insert(Hold {
                 owner: None,
                 reserved: 0,
@@ -183,7 +183,7 @@ impl Ledger {
                 }
             };
         }
-        let wish = Wish { id, owner: owner.clone(), bytes, until_ms };
+        let wish = QueuedRequest { id, owner: owner.clone(), bytes, until_ms };
         match self.waiting.iter().position(|other| other.id == id) {
             Some(at) if self.waiting[at].owner == *owner => self.waiting[at] = wish,
             Some(_) => return Err(refused(Code::NotAllowed, owner, "another owner waits for that transfer")),
@@ -206,7 +206,7 @@ impl Ledger {
                 }
                 _ if turn => Shortage::Turn,
                 _ => {
-                    let Wish { id, owner, bytes, until_ms } = wish;
+                    let QueuedRequest { id, owner, bytes, until_ms } = wish;
                     self.granted.push(id);
                     let owner = Some(owner);
                     self.holds
@@ -238,7 +238,7 @@ impl Ledger {
     pub fn waits_for(&self, id: &TransferId) -> Option<Shortage> {
         let at = self.waiting.iter().position(|wish| wish.id == *id)?;
         let blocked =
-            |wish: &Wish| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
+            |wish: &QueuedRequest| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
         let own = self.shortage(&self.waiting[at].owner, self.waiting[at].bytes);
         match own {
             Some(Shortage::Quota(_)) => own,
@@ -330,24 +330,24 @@ impl Ledger {
     }
 
     /// All reservations.
-    pub fn held(&self) -> Vec<Held> {
+    pub fn held(&self) -> Vec<Charge> {
         let held = |(id, hold): (&TransferId, &Hold)| {
             let Hold { owner, reserved, written, until_ms, leaving } = hold.clone();
-            Held { id: *id, owner, reserved, written, until_ms, leaving }
+            Charge { id: *id, owner, reserved, written, until_ms, leaving }
         };
         self.holds.iter().map(held).collect()
     }
 
     /// The reservation of one transfer.
-    pub fn held_by(&self, id: &TransferId) -> Option<Held> {
+    pub fn held_by(&self, id: &TransferId) -> Option<Charge> {
         let Hold { owner, reserved, written, until_ms, leaving } = self.holds.get(id)?.clone();
-        Some(Held { id: *id, owner, reserved, written, until_ms, leaving })
+        Some(Charge { id: *id, owner, reserved, written, until_ms, leaving })
     }
 
     /// All waiting requests, in FIFO order.
     pub fn waiting(&self) -> Vec<Waiting> {
-        let waiting = |wish: &Wish| {
-            let Wish { id, owner, bytes, .. } = wish.clone();
+        let waiting = |wish: &QueuedRequest| {
+            let QueuedRequest { id, owner, bytes, .. } = wish.clone();
             Waiting { id, owner, bytes, shortage: self.waits_for(&id).unwrap_or(Shortage::Turn) }
         };
         self.waiting.iter().map(waiting).collect()
@@ -386,7 +386,8 @@ impl Ledger {
     fn grow(&mut self, id: &TransferId, owner: &Principal, bytes: u64) -> Result<(), Error> {
         let reserved = self.holds.get(id).map_or(0, |hold| hold.reserved);
         let more = bytes.saturating_sub(reserved);
-        let waits = |wish: &Wish| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
+        let waits =
+            |wish: &QueuedRequest| matches!(self.shortage(&wish.owner, wish.bytes), Some(Shortage::Space(_)));
         if more > 0 && (self.shortage(owner, more).is_some() || self.waiting.iter().any(waits)) {
             return Err(refused(Code::BufferFull, owner, format!("no room for {more} bytes more")));
         }
@@ -536,7 +537,7 @@ mod tests {
         ledger.keep(&id(1), 20);
         ledger.keep(&id(1), 5);
         ledger.keep(&id(2), 99);
-        let held = Held {
+        let held = Charge {
             id: id(1),
             owner: Some(who("alice")),
             reserved: 50,
@@ -568,8 +569,13 @@ mod tests {
 
     #[test]
     fn charges_are_rebuilt_from_the_disk_after_a_crash() {
-        let known = |number, owner, bytes| Known { id: id(number), owner: who(owner), bytes, until_ms: 5 };
-        let found = |number, bytes| Found { id: id(number), bytes };
+        let known = |number, owner, bytes| PersistedReservation {
+            id: id(number),
+            owner: who(owner),
+            bytes,
+            until_ms: 5,
+        };
+        let found = |number, bytes| DiskUsage { id: id(number), bytes };
         let all = vec![known(1, "alice", 50), known(2, "bob", 10)];
         let mut ledger = Ledger::recover(LIMITS, all, &[found(1, 20), found(2, 12), found(9, 30)]);
         assert_eq!((ledger.used_by(&who("alice")), ledger.used_by(&who("bob")), ledger.used()), (50, 12, 92));
@@ -660,10 +666,10 @@ mod tests {
             let kept = self.ledger.holds.iter().filter(|(_, hold)| !hold.leaving);
             let known = kept.filter_map(|(id, hold)| {
                 let owner = hold.owner.clone()?;
-                Some(Known { id: *id, owner, bytes: hold.reserved, until_ms: hold.until_ms })
+                Some(PersistedReservation { id: *id, owner, bytes: hold.reserved, until_ms: hold.until_ms })
             });
-            let found: Vec<Found> =
-                self.disk.iter().map(|(id, bytes)| Found { id: *id, bytes: *bytes }).collect();
+            let found: Vec<DiskUsage> =
+                self.disk.iter().map(|(id, bytes)| DiskUsage { id: *id, bytes: *bytes }).collect();
             self.ledger = Ledger::recover(LIMITS, known.collect(), &found);
         }
 

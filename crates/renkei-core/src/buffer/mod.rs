@@ -5,5 +5,5 @@
 mod ledger;
 mod place;
 
-pub use ledger::{Answer, Found, Held, Known, Ledger, Limits, Shortage, Waiting};
+pub use ledger::{Answer, Charge, DiskUsage, Ledger, Limits, PersistedReservation, Shortage, Waiting};
 pub use place::{STORAGE, place, source, split};

@@ -39,12 +39,12 @@ pub struct Leases {
     most: usize,
     next: u64,
     entries: usize,
-    holders: BTreeMap<HolderId, Standing>,
+    holders: BTreeMap<HolderId, HolderState>,
     lookers: BTreeMap<u64, BTreeSet<HolderId>>,
 }
 
 /// State of one holder.
-struct Standing {
+struct HolderState {
     until: Moment,
     /// Counts the expiries of its term that had it lose what it held.
     round: u64,
@@ -94,7 +94,7 @@ impl Leases {
         self.next += 1;
         let until = now + self.term;
         let (dirs, has_ended) = (BTreeSet::new(), false);
-        let standing = Standing { until, round: 1, called: 0, answered: 0, dirs, has_ended };
+        let standing = HolderState { until, round: 1, called: 0, answered: 0, dirs, has_ended };
         self.holders.insert(id, standing);
         id
     }
@@ -161,7 +161,7 @@ impl Leases {
 
     /// Whether a callback still has to be waited for.
     pub fn is_open(&self, call: &Call, now: Moment) -> bool {
-        let unanswered = |standing: &Standing| standing.answered < call.number;
+        let unanswered = |standing: &HolderState| standing.answered < call.number;
         now < call.until && self.holders.get(&call.holder).is_some_and(unanswered)
     }
 
@@ -202,7 +202,7 @@ impl Leases {
     }
 
     fn end_if_over(&mut self, id: HolderId, now: Moment) {
-        let is_over = |standing: &Standing| standing.until <= now && !standing.dirs.is_empty();
+        let is_over = |standing: &HolderState| standing.until <= now && !standing.dirs.is_empty();
         if !self.holders.get(&id).is_some_and(is_over) {
             return;
         }

@@ -71,13 +71,13 @@ pub struct SiteLeases {
     quiet_until: Moment,
     /// Until when the home itself counts as a writer.
     busy_until: Moment,
-    sites: BTreeMap<Origin, Standing>,
+    sites: BTreeMap<Origin, SiteState>,
     round: u64,
     epochs: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Standing {
+struct SiteState {
     /// Expiry of its read lease.
     reads_until: Moment,
     /// The record that its copy must reach for a read lease; `None` since another writer changed something. Own
@@ -95,7 +95,7 @@ struct Standing {
     recovery: Option<u64>,
 }
 
-impl Standing {
+impl SiteState {
     /// Whether its write lease has not expired.
     fn may_write(&self, now: Moment) -> bool {
         self.writes.is_some_and(|(_, until)| now < until)
@@ -172,7 +172,7 @@ impl SiteLeases {
         let mut leases = SiteLeases { quiet_until: now + self.term, ..self };
         for site in writers {
             let writes = Some((leases.draw_epoch(), now + leases.term));
-            leases.sites.insert(*site, Standing { writes, ..Standing::default() });
+            leases.sites.insert(*site, SiteState { writes, ..SiteState::default() });
         }
         leases
     }
@@ -203,7 +203,7 @@ impl SiteLeases {
         LeaseGiven { round: self.round, reads, writes, revoke: one.revoke, flush: one.flush }
     }
 
-    fn others(&self, site: Origin) -> impl Iterator<Item = &Standing> {
+    fn others(&self, site: Origin) -> impl Iterator<Item = &SiteState> {
         self.sites.iter().filter(move |(other, _)| **other != site).map(|(_, one)| one)
     }
 
@@ -327,7 +327,7 @@ impl SiteLeases {
 
     /// The lost sites except the asker, after the wait: changes closed there may be missing.
     pub fn lost(&self, asker: Option<Origin>, awaited: &Awaited, now: Moment) -> BTreeSet<Origin> {
-        let is_lost = |one: &Standing| one.is_lost(self.term, now);
+        let is_lost = |one: &SiteState| one.is_lost(self.term, now);
         let lost = self.sites.iter().filter(|(site, one)| Some(**site) != asker && is_lost(one));
         lost.map(|(site, _)| *site).chain(awaited.lost.iter().copied()).collect()
     }
@@ -345,7 +345,7 @@ impl SiteLeases {
 
     /// Whether there is a revocation or flush that a site has not answered.
     pub fn has_news(&self, site: Origin, ask: &LeaseAsk) -> bool {
-        let is_news = |one: &Standing| one.revoke > ask.revoked || one.flush > ask.flushed;
+        let is_news = |one: &SiteState| one.revoke > ask.revoked || one.flush > ask.flushed;
         ask.round != self.round || self.sites.get(&site).is_some_and(is_news)
     }
 

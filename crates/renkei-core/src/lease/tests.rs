@@ -96,7 +96,7 @@ enum Up {
 /// Messages in flight, with their arrival times.
 type Way<T> = Vec<(Moment, T)>;
 
-struct Held {
+struct Client {
     id: HolderId,
     is_cut: bool,
     term: Term,
@@ -118,14 +118,14 @@ struct World {
     /// The newest acknowledged version of each directory.
     done: BTreeMap<u64, u64>,
     open: Vec<(u64, u64, Vec<Call>)>,
-    holders: Vec<Held>,
+    holders: Vec<Client>,
     shown: u64,
 }
 
 impl World {
     fn new(seed: u64) -> World {
         let mut leases = Leases::new(TERM, (DIRS as usize) * HOLDERS - 2);
-        let holders = (0..HOLDERS).map(|_| Held::new(leases.join(ms(0)))).collect();
+        let holders = (0..HOLDERS).map(|_| Client::new(leases.join(ms(0)))).collect();
         let (versions, done) = (BTreeMap::new(), BTreeMap::new());
         let chance = Chance::new(seed);
         World { now: ms(0), chance, leases, versions, done, open: Vec::new(), holders, shown: 0 }
@@ -276,11 +276,11 @@ impl World {
     }
 }
 
-impl Held {
-    fn new(id: HolderId) -> Held {
+impl Client {
+    fn new(id: HolderId) -> Client {
         let (term, recent) = (Term::default(), Recent::default());
         let (down, up, looks) = (Vec::new(), Vec::new(), Vec::new());
-        Held { id, is_cut: false, term, recent, known: BTreeMap::new(), down, up, looks }
+        Client { id, is_cut: false, term, recent, known: BTreeMap::new(), down, up, looks }
     }
 
     fn believed(&self, dir: u64, now: Moment) -> Option<u64> {

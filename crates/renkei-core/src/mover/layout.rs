@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 /// Kind of a copy's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Found {
+pub enum DestinationKind {
     /// A directory.
     Dir,
     /// Anything but a directory.
@@ -21,9 +21,10 @@ pub enum Found {
     Nothing,
 }
 
-impl Found {
+impl DestinationKind {
     /// All the kinds.
-    pub const ALL: [Found; 3] = [Found::Dir, Found::Other, Found::Nothing];
+    pub const ALL: [DestinationKind; 3] =
+        [DestinationKind::Dir, DestinationKind::Other, DestinationKind::Nothing];
 }
 
 /// The form of a copy, as far as it decides what becomes of its sources.
@@ -63,13 +64,20 @@ impl CopyForm {
     ///
     /// # Errors
     /// `NotADirectory` if the destination is a file and a directory is needed; its subject is the caller's to set.
-    pub fn resolve(self, found: Found, is_root: bool, dry_run: bool) -> Result<ResolvedLayout, Error> {
-        let found = if self.resumed && found == Found::Dir { Found::Nothing } else { found };
-        if found == Found::Other && (self.directory || self.contents) {
+    pub fn resolve(
+        self,
+        found: DestinationKind,
+        is_root: bool,
+        dry_run: bool,
+    ) -> Result<ResolvedLayout, Error> {
+        let found =
+            if self.resumed && found == DestinationKind::Dir { DestinationKind::Nothing } else { found };
+        if found == DestinationKind::Other && (self.directory || self.contents) {
             return Err(Error::new(Code::NotADirectory, "copy", "destination", "it is a file"));
         }
-        let into = found == Found::Dir || (found == Found::Nothing && self.directory) || is_root;
-        let make = into && found == Found::Nothing;
+        let into =
+            found == DestinationKind::Dir || (found == DestinationKind::Nothing && self.directory) || is_root;
+        let make = into && found == DestinationKind::Nothing;
         let layout = match into {
             true if make && dry_run && !is_root => CopyLayout::WouldGoInto,
             true => CopyLayout::Into,
@@ -110,8 +118,8 @@ impl CopyLayout {
     }
 
     /// The kind of destination that this is the layout for.
-    pub fn found(self) -> Found {
-        if self == CopyLayout::Into { Found::Dir } else { Found::Nothing }
+    pub fn found(self) -> DestinationKind {
+        if self == CopyLayout::Into { DestinationKind::Dir } else { DestinationKind::Nothing }
     }
 
     /// Whether entries that the source lacks may be removed: not those beside a copy that does not go into its
@@ -164,7 +172,7 @@ mod tests {
     const ONE: CopyForm = CopyForm { directory: false, contents: false, resumed: false };
     const DIRECTORY: CopyForm = CopyForm { directory: true, ..ONE };
 
-    fn resolved(form: CopyForm, found: Found) -> ResolvedLayout {
+    fn resolved(form: CopyForm, found: DestinationKind) -> ResolvedLayout {
         form.resolve(found, false, false).unwrap()
     }
 
@@ -176,27 +184,36 @@ mod tests {
     fn a_source_goes_into_a_directory_and_becomes_a_new_name() {
         let into = |make| ResolvedLayout { layout: CopyLayout::Into, make };
         let becomes = ResolvedLayout { layout: CopyLayout::As, make: false };
-        assert_eq!([resolved(ONE, Found::Dir), resolved(DIRECTORY, Found::Dir)], [into(false); 2]);
-        assert_eq!([resolved(ONE, Found::Nothing), resolved(ONE, Found::Other)], [becomes; 2]);
-        assert_eq!(resolved(DIRECTORY, Found::Nothing), into(true));
-        assert_eq!(ONE.resolve(Found::Nothing, true, false).unwrap(), into(true));
+        assert_eq!(
+            [resolved(ONE, DestinationKind::Dir), resolved(DIRECTORY, DestinationKind::Dir)],
+            [into(false); 2]
+        );
+        assert_eq!(
+            [resolved(ONE, DestinationKind::Nothing), resolved(ONE, DestinationKind::Other)],
+            [becomes; 2]
+        );
+        assert_eq!(resolved(DIRECTORY, DestinationKind::Nothing), into(true));
+        assert_eq!(ONE.resolve(DestinationKind::Nothing, true, false).unwrap(), into(true));
         let contents = CopyForm { contents: true, ..ONE };
-        assert_eq!(resolved(contents, Found::Nothing), becomes);
+        assert_eq!(resolved(contents, DestinationKind::Nothing), becomes);
         for refused in [DIRECTORY, contents] {
-            assert_eq!(refused.resolve(Found::Other, false, false).unwrap_err().code, Code::NotADirectory);
+            assert_eq!(
+                refused.resolve(DestinationKind::Other, false, false).unwrap_err().code,
+                Code::NotADirectory
+            );
         }
     }
 
     #[test]
     fn a_directory_of_an_earlier_attempt_counts_as_missing() {
         let resumed = CopyForm { resumed: true, ..ONE };
-        assert_eq!(resolved(resumed, Found::Dir), resolved(ONE, Found::Nothing));
-        assert_eq!(resolved(resumed, Found::Other), resolved(ONE, Found::Other));
+        assert_eq!(resolved(resumed, DestinationKind::Dir), resolved(ONE, DestinationKind::Nothing));
+        assert_eq!(resolved(resumed, DestinationKind::Other), resolved(ONE, DestinationKind::Other));
     }
 
     #[test]
     fn a_dry_run_into_a_missing_destination_uses_its_parent_and_removes_nothing() {
-        let seen = DIRECTORY.resolve(Found::Nothing, false, true).unwrap();
+        let seen = DIRECTORY.resolve(DestinationKind::Nothing, false, true).unwrap();
         assert_eq!(seen, ResolvedLayout { layout: CopyLayout::WouldGoInto, make: false });
         let [destination, base] = [&paths(&["a/new"])[0], &paths(&["a"])[0]];
         assert_eq!(seen.layout.base(destination), *base);

@@ -64,7 +64,7 @@ pub struct PendingDir {
 
 /// State that an earlier run left of an offered file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum PriorState {
     /// Nothing usable.
     Nothing,
     /// The whole file, durable, if the final name still has this inode.
@@ -245,20 +245,20 @@ impl Receiver {
     }
 
     /// The state that an earlier run of this job left of an offered file, if its source is unchanged.
-    pub fn left(&self, item: &OfferItem) -> Left {
-        let EntryKind::File { stamp, .. } = item.entry.kind else { return Left::Nothing };
+    pub fn left(&self, item: &OfferItem) -> PriorState {
+        let EntryKind::File { stamp, .. } = item.entry.kind else { return PriorState::Nothing };
         let key = path_key(&item.entry.path);
         if let Some((source, ino)) = self.previous.finished.get(&key)
             && *source == stamp
         {
-            return Left::Finished { ino: *ino };
+            return PriorState::Finished { ino: *ino };
         }
         match self.previous.partial.get(&key) {
             Some(partial) if partial.source == stamp => {
                 let Partial { temp_ino, slots, at_rest, .. } = partial.clone();
-                Left::Partial { temp_ino, slots, at_rest }
+                PriorState::Partial { temp_ino, slots, at_rest }
             }
-            _ => Left::Nothing,
+            _ => PriorState::Nothing,
         }
     }
 
@@ -836,8 +836,8 @@ mod tests {
             Record::Slot { key, source: newer, temp_ino: 4, slot: 0, digest: [1; 32] },
         ]);
         let receiver = Receiver::new(options(false), previous, 100);
-        assert_eq!(receiver.left(&offered("f", Stamp::default())), Left::Finished { ino: 3 });
-        assert!(matches!(receiver.left(&offered("f", newer)), Left::Partial { temp_ino: 4, .. }));
+        assert_eq!(receiver.left(&offered("f", Stamp::default())), PriorState::Finished { ino: 3 });
+        assert!(matches!(receiver.left(&offered("f", newer)), PriorState::Partial { temp_ino: 4, .. }));
     }
 
     #[test]
@@ -857,7 +857,7 @@ mod tests {
         journal.extend(receiver.take_records());
         let slots = BTreeMap::from([(1, [1; 32])]);
         let left = Receiver::new(options(false), State::read(&journal).0, 100).left(&offered("f", source));
-        assert_eq!(left, Left::Partial { temp_ino: 4, slots, at_rest: Some(changed) });
+        assert_eq!(left, PriorState::Partial { temp_ino: 4, slots, at_rest: Some(changed) });
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use super::overlay::{Layer, Overlay};
 use super::tree::{Clash, Tree, decide, meant_spot};
 use super::{
-    Beside, Change, Delta, Dentry, Kind, Known, Name, Node, NodeId, Origin, Record, SequencedChange,
+    Beside, Change, Delta, Dentry, Kind, Name, Node, NodeId, Origin, Record, RemovedName, SequencedChange,
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
@@ -374,7 +374,7 @@ fn with_seen(tree: &impl Tree, change: Change) -> Change {
         let id = tree.child(&meant_spot(tree, at))?;
         Some((id, tree.node(id)?))
     };
-    let not_dir = |(id, node): (NodeId, Node)| (!node.is_dir()).then(|| Known::of(id, &node));
+    let not_dir = |(id, node): (NodeId, Node)| (!node.is_dir()).then(|| RemovedName::of(id, &node));
     match change {
         Change::Remove { at, time, .. } => {
             let seen = look(&at).and_then(not_dir);
@@ -383,7 +383,8 @@ fn with_seen(tree: &impl Tree, change: Change) -> Change {
         Change::Rename { from, to, replace, time, .. } => {
             let there = look(&to);
             // Also for a directory: at the home, a file unknown here may have taken its place.
-            let (replace, seen) = (replace && there.is_some(), there.map(|(id, node)| Known::of(id, &node)));
+            let (replace, seen) =
+                (replace && there.is_some(), there.map(|(id, node)| RemovedName::of(id, &node)));
             Change::Rename { from, to, replace, seen, time }
         }
         change => change,

@@ -93,21 +93,21 @@ pub enum Base {
 
 /// The state of a name when a change that removes it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct RemovedName {
     /// The node.
     pub id: NodeId,
     /// Its content, if it was a file.
     pub content: Option<Base>,
 }
 
-impl Known {
+impl RemovedName {
     /// The state of a node; a directory has no content.
     pub fn of(id: NodeId, node: &Node) -> Self {
         let content = match &node.kind {
             Kind::File(content) => Some(content.base()),
             _ => None,
         };
-        Known { id, content }
+        RemovedName { id, content }
     }
 }
 
@@ -273,7 +273,7 @@ pub enum Change {
         /// The name.
         at: Dentry,
         /// The node that the remover saw; a different one is kept and the change refused.
-        seen: Option<Known>,
+        seen: Option<RemovedName>,
         /// The time of the change.
         time: FileTime,
     },
@@ -293,7 +293,7 @@ pub enum Change {
         /// Whether an existing entry may be replaced.
         replace: bool,
         /// The replaced node that the renamer saw; a different one is kept and the change refused.
-        seen: Option<Known>,
+        seen: Option<RemovedName>,
         /// The time of the change.
         time: FileTime,
     },

@@ -3,8 +3,8 @@
 use super::overlay::Overlay;
 use super::xattrs::with_xattr;
 use super::{
-    Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, Known, Name, NewKind, Node, NodeId,
-    Origin, ROOT, SequencedChange, is_name,
+    Attributes, Base, Beside, Change, Content, Delta, Dentry, Kind, Name, NewKind, Node, NodeId, Origin,
+    ROOT, RemovedName, SequencedChange, is_name,
 };
 use crate::entry::FileTime;
 use crate::error::{Code, Error};
@@ -300,7 +300,7 @@ impl<T: Tree> Draft<'_, T> {
         }
     }
 
-    fn remove(&mut self, at: &Dentry, seen: Option<Known>, time: FileTime) -> Result<(), Error> {
+    fn remove(&mut self, at: &Dentry, seen: Option<RemovedName>, time: FileTime) -> Result<(), Error> {
         let (id, node) = self.child(at)?;
         if node.is_dir() {
             return Err(refused(Code::IsADirectory, "remove", shown(&at.name)));
@@ -315,7 +315,7 @@ impl<T: Tree> Draft<'_, T> {
 
     /// Whether the remover saw the node and its present content. The content of a node with other names is not
     /// checked: it stays.
-    fn is_as_seen(&self, id: NodeId, node: &Node, seen: Known) -> bool {
+    fn is_as_seen(&self, id: NodeId, node: &Node, seen: RemovedName) -> bool {
         let knows_content = node.links > 1 || seen.content.is_none_or(|base| self.is_at(node, base));
         id == seen.id && knows_content
     }
@@ -336,7 +336,7 @@ impl<T: Tree> Draft<'_, T> {
         &mut self,
         from: &Dentry,
         to: &Dentry,
-        replace: Option<Option<Known>>,
+        replace: Option<Option<RemovedName>>,
         time: FileTime,
     ) -> Result<(), Error> {
         let (id, node) = self.child(from)?;
@@ -367,7 +367,7 @@ impl<T: Tree> Draft<'_, T> {
         &mut self,
         at: &Dentry,
         other: NodeId,
-        seen: Option<Known>,
+        seen: Option<RemovedName>,
         by_dir: bool,
         time: FileTime,
     ) -> Result<(), Error> {

@@ -12,7 +12,7 @@
 
 use crate::backoff::Backoff;
 use crate::error::{Code, Error, Retry};
-use crate::mover::layout::Found;
+use crate::mover::layout::DestinationKind;
 use crate::mover::summary::Summary;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub enum Event {
     /// An attempt started.
     Begun,
     /// The destination chose the layout that it has for this kind.
-    Found(Found),
+    Found(DestinationKind),
     /// The attempt ended; `further` if it made progress.
     Ended {
         /// The outcome.
@@ -167,7 +167,7 @@ pub struct Job {
     /// Its deadline.
     pub deadline_ms: u64,
     /// The kind of the destination, as its first layout tells it: before the first attempt changed anything.
-    pub found: Option<Found>,
+    pub found: Option<DestinationKind>,
     /// The state requested while an attempt runs.
     pub wish: Option<Requested>,
     /// Dependencies that are not done yet.
@@ -205,10 +205,10 @@ impl Job {
             Event::Begun => self.begin(),
             Event::Found(found) => self.find(found),
             Event::Ended { outcome, further } => self.end_attempt(outcome, further, now_ms),
-            Event::NoCredential(error) => self.end_running(now_ms, |course| course.wait(error, None)),
+            Event::NoCredential(error) => self.end_running(now_ms, |job| job.wait(error, None)),
             Event::Interrupted => self.end_running(now_ms, Job::queue),
-            Event::Held { reason, next_ms } => self.only_if(self.state == State::Queued, "hold", |course| {
-                course.wait(reason, Some(next_ms));
+            Event::Held { reason, next_ms } => self.only_if(self.state == State::Queued, "hold", |job| {
+                job.wait(reason, Some(next_ms));
             }),
             Event::Due => self.only_if(self.state == State::Waiting && self.needs == 0, "wake", Job::queue),
             Event::Released => self.release(),
@@ -221,17 +221,17 @@ impl Job {
     }
 
     fn begin(&mut self) -> Result<(), Error> {
-        self.only_if(self.state == State::Queued, "begin", |course| {
-            course.state = State::Running;
-            course.attempts += 1;
-            course.next_ms = None;
+        self.only_if(self.state == State::Queued, "begin", |job| {
+            job.state = State::Running;
+            job.attempts += 1;
+            job.next_ms = None;
         })
     }
 
     /// Only the first answer counts: a directory made by an attempt must not be taken for an existing one.
-    fn find(&mut self, found: Found) -> Result<(), Error> {
-        self.only_if(self.state == State::Running, "note the destination", |course| {
-            course.found.get_or_insert(found);
+    fn find(&mut self, found: DestinationKind) -> Result<(), Error> {
+        self.only_if(self.state == State::Running, "note the destination", |job| {
+            job.found.get_or_insert(found);
         })
     }
 
@@ -246,23 +246,23 @@ impl Job {
         }
         match outcome {
             // A success stands, regardless of requests made meanwhile.
-            Ok(summary) => self.only_if(self.state == State::Running, "end", |course| {
+            Ok(summary) => self.only_if(self.state == State::Running, "end", |job| {
                 let state = state_after(&summary);
                 let reason = partial_failure(&summary);
-                course.summary = Some(Summary { failures: Vec::new(), ..summary });
-                course.end(state, reason, now_ms);
+                job.summary = Some(Summary { failures: Vec::new(), ..summary });
+                job.end(state, reason, now_ms);
             }),
-            Err(error) => self.end_running(now_ms, |course| course.fail(error, now_ms)),
+            Err(error) => self.end_running(now_ms, |job| job.fail(error, now_ms)),
         }
     }
 
     /// Ends the attempt in the requested state, if any, otherwise with `otherwise`.
     fn end_running(&mut self, now_ms: u64, otherwise: impl FnOnce(&mut Self)) -> Result<(), Error> {
-        self.only_if(self.state == State::Running, "end", |course| match course.wish.take() {
-            Some(Requested::Pause) => course.state = State::Paused,
-            Some(Requested::Cancel) => course.end(State::Cancelled, None, now_ms),
-            Some(Requested::GiveUp) => course.end_overdue(now_ms),
-            None => otherwise(course),
+        self.only_if(self.state == State::Running, "end", |job| match job.wish.take() {
+            Some(Requested::Pause) => job.state = State::Paused,
+            Some(Requested::Cancel) => job.end(State::Cancelled, None, now_ms),
+            Some(Requested::GiveUp) => job.end_overdue(now_ms),
+            None => otherwise(job),
         })
     }
 
@@ -295,32 +295,30 @@ impl Job {
     }
 
     fn release(&mut self) -> Result<(), Error> {
-        self.only_if(self.needs > 0, "release", |course| {
-            course.needs -= 1;
-            if course.needs == 0 && course.state == State::Waiting {
-                course.queue();
+        self.only_if(self.needs > 0, "release", |job| {
+            job.needs -= 1;
+            if job.needs == 0 && job.state == State::Waiting {
+                job.queue();
             }
         })
     }
 
     fn abandon(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
-        self.only_if(self.needs > 0 && !self.state.is_end(), "abandon", |course| {
-            course.end(State::Failed, Some(error), now_ms);
+        self.only_if(self.needs > 0 && !self.state.is_end(), "abandon", |job| {
+            job.end(State::Failed, Some(error), now_ms);
         })
     }
 
     /// A running attempt detects the loss itself.
     fn lose(&mut self, error: Error, now_ms: u64) -> Result<(), Error> {
         let may = !self.state.is_end() && self.state != State::Running;
-        self.only_if(may, "give up", |course| course.end(State::Failed, Some(error), now_ms))
+        self.only_if(may, "give up", |job| job.end(State::Failed, Some(error), now_ms))
     }
 
     fn give_up(&mut self, now_ms: u64) -> Result<(), Error> {
-        self.only_if(!self.state.is_end() && now_ms >= self.deadline_ms, "give up", |course| {
-            match course.state {
-                State::Running => course.wish = Some(course.wish.unwrap_or(Requested::GiveUp)),
-                _ => course.end_overdue(now_ms),
-            }
+        self.only_if(!self.state.is_end() && now_ms >= self.deadline_ms, "give up", |job| match job.state {
+            State::Running => job.wish = Some(job.wish.unwrap_or(Requested::GiveUp)),
+            _ => job.end_overdue(now_ms),
         })
     }
 
@@ -332,9 +330,9 @@ impl Job {
 
     /// A transfer that waits for a credential is queued again.
     fn renew(&mut self) -> Result<(), Error> {
-        self.only_if(!self.state.is_end(), "renew", |course| {
-            if course.state == State::Waiting && course.needs == 0 && course.next_ms.is_none() {
-                course.queue();
+        self.only_if(!self.state.is_end(), "renew", |job| {
+            if job.state == State::Waiting && job.needs == 0 && job.next_ms.is_none() {
+                job.queue();
             }
         })
     }
@@ -350,40 +348,40 @@ impl Job {
 
     fn cancel(&mut self, now_ms: u64) -> Result<(), Error> {
         let may = !self.state.is_end() || self.state == State::Cancelled;
-        self.only_if(may, "cancel", |course| match course.state {
-            State::Running => course.wish = Some(Requested::Cancel),
+        self.only_if(may, "cancel", |job| match job.state {
+            State::Running => job.wish = Some(Requested::Cancel),
             State::Cancelled => {}
-            _ => course.end(State::Cancelled, None, now_ms),
+            _ => job.end(State::Cancelled, None, now_ms),
         })
     }
 
     fn pause(&mut self) -> Result<(), Error> {
         let may = !self.state.is_end() && !matches!(self.wish, Some(Requested::Cancel | Requested::GiveUp));
-        self.only_if(may, "pause", |course| match course.state {
-            State::Running => course.wish = Some(Requested::Pause),
+        self.only_if(may, "pause", |job| match job.state {
+            State::Running => job.wish = Some(Requested::Pause),
             _ => {
-                course.state = State::Paused;
-                course.next_ms = None;
+                job.state = State::Paused;
+                job.next_ms = None;
             }
         })
     }
 
     fn resume(&mut self) -> Result<(), Error> {
         let pausing = self.state == State::Running && self.wish == Some(Requested::Pause);
-        self.only_if(self.state == State::Paused || pausing, "resume", |course| match course.needs {
+        self.only_if(self.state == State::Paused || pausing, "resume", |job| match job.needs {
             // The attempt is already being stopped; it is queued again when it has ended.
-            _ if pausing => course.wish = None,
-            0 => course.queue(),
-            _ => course.state = State::Waiting,
+            _ if pausing => job.wish = None,
+            0 => job.queue(),
+            _ => job.state = State::Waiting,
         })
     }
 
     fn retry(&mut self, deadline_ms: u64) -> Result<(), Error> {
         let may = matches!(self.state, State::Waiting | State::Failed | State::Cancelled | State::Partial);
-        self.only_if(may, "retry", |course| {
-            course.deadline_ms = course.deadline_ms.max(deadline_ms);
-            (course.in_vain, course.needs, course.ended_ms, course.summary) = (0, 0, None, None);
-            course.queue();
+        self.only_if(may, "retry", |job| {
+            job.deadline_ms = job.deadline_ms.max(deadline_ms);
+            (job.in_vain, job.needs, job.ended_ms, job.summary) = (0, 0, None, None);
+            job.queue();
         })
     }
 
@@ -456,52 +454,52 @@ mod tests {
 
     /// The state after events, one per millisecond, all of which are valid.
     fn after(events: impl IntoIterator<Item = Event>) -> Job {
-        let mut course = Job::submitted(0, END);
+        let mut job = Job::submitted(0, END);
         for (event, now) in events.into_iter().zip(1..) {
-            course.handle(event, now).unwrap();
+            job.handle(event, now).unwrap();
         }
-        course
+        job
     }
 
     #[test]
     fn a_job_runs_and_is_done_when_its_attempt_is() {
-        let course = after([Event::Begun, Event::Found(Found::Dir), ended(Ok(Summary::default()))]);
-        assert_eq!((course.state, course.attempts, course.ended_ms), (State::Done, 1, Some(3)));
-        assert!(course.reason.is_none() && course.found == Some(Found::Dir));
+        let job = after([Event::Begun, Event::Found(DestinationKind::Dir), ended(Ok(Summary::default()))]);
+        assert_eq!((job.state, job.attempts, job.ended_ms), (State::Done, 1, Some(3)));
+        assert!(job.reason.is_none() && job.found == Some(DestinationKind::Dir));
     }
 
     #[test]
     fn transient_errors_are_retried_with_backoff() {
-        let mut course = Job::submitted(0, END);
+        let mut job = Job::submitted(0, END);
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            course.handle(Event::Begun, 0).unwrap();
-            course.handle(ended(Err(lost())), 0).unwrap();
-            pauses.push(course.next_ms.unwrap());
-            course.handle(Event::Due, 0).unwrap();
+            job.handle(Event::Begun, 0).unwrap();
+            job.handle(ended(Err(lost())), 0).unwrap();
+            pauses.push(job.next_ms.unwrap());
+            job.handle(Event::Due, 0).unwrap();
         }
         assert_eq!(pauses[..4], [1000, 2000, 4000, 8000]);
         assert_eq!(pauses[11], 5 * 60 * 1000);
-        course.handle(Event::Begun, 0).unwrap();
-        course.handle(Event::Ended { outcome: Err(lost()), further: true }, 0).unwrap();
-        assert_eq!(course.next_ms, Some(1000), "it got further");
-        assert_eq!(course.reason.unwrap().code, Code::ConnectionLost);
+        job.handle(Event::Begun, 0).unwrap();
+        job.handle(Event::Ended { outcome: Err(lost()), further: true }, 0).unwrap();
+        assert_eq!(job.next_ms, Some(1000), "it got further");
+        assert_eq!(job.reason.unwrap().code, Code::ConnectionLost);
     }
 
     #[test]
     fn permanent_errors_fail_at_once_and_can_be_retried_by_hand() {
-        let mut course = after([Event::Begun, ended(Err(denied()))]);
-        assert_eq!((course.state, course.reason.as_ref().unwrap().code), (State::Failed, Code::NotMapped));
-        course.handle(asked(Change::Retry), 5).unwrap();
-        assert_eq!((course.state, course.deadline_ms, course.ended_ms), (State::Queued, 2 * END, None));
+        let mut job = after([Event::Begun, ended(Err(denied()))]);
+        assert_eq!((job.state, job.reason.as_ref().unwrap().code), (State::Failed, Code::NotMapped));
+        job.handle(asked(Change::Retry), 5).unwrap();
+        assert_eq!((job.state, job.deadline_ms, job.ended_ms), (State::Queued, 2 * END, None));
     }
 
     #[test]
     fn a_lost_buffer_ends_a_job_unless_it_runs_or_has_ended() {
         let gone = || Event::Lost(Error::new(Code::BufferGone, "keep", "transfer", ""));
         for before in [vec![], vec![asked(Change::Pause)], vec![Event::Begun, ended(Err(lost()))]] {
-            let course = after(before.into_iter().chain([gone()]));
-            assert_eq!((course.state, course.reason.unwrap().code), (State::Failed, Code::BufferGone));
+            let job = after(before.into_iter().chain([gone()]));
+            assert_eq!((job.state, job.reason.unwrap().code), (State::Failed, Code::BufferGone));
         }
         assert!(after([Event::Begun]).handle(gone(), 9).is_err());
         assert!(after([asked(Change::Cancel)]).handle(gone(), 9).is_err());
@@ -510,11 +508,11 @@ mod tests {
     #[test]
     fn files_that_failed_make_it_partial() {
         let summary = Summary { files: 2, failed: 3, ..Summary::default() };
-        let course = after([Event::Begun, ended(Ok(summary))]);
-        assert_eq!(course.state, State::Partial);
-        assert_eq!(course.reason.clone().unwrap().code, Code::PartialFailure);
-        assert_eq!(course.summary.clone().unwrap().files, 2);
-        let mut again = course;
+        let job = after([Event::Begun, ended(Ok(summary))]);
+        assert_eq!(job.state, State::Partial);
+        assert_eq!(job.reason.clone().unwrap().code, Code::PartialFailure);
+        assert_eq!(job.summary.clone().unwrap().files, 2);
+        let mut again = job;
         again.handle(asked(Change::Retry), 5).unwrap();
         assert_eq!(again.state, State::Queued);
         let nothing = Summary { failed: 3, ..Summary::default() };
@@ -524,54 +522,58 @@ mod tests {
     #[test]
     fn a_job_waits_for_a_full_target() {
         for code in [Code::NoSpace, Code::QuotaExceeded, Code::ClockSkew] {
-            let course = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
-            assert_eq!((course.state, course.next_ms), (State::Waiting, Some(1002)));
+            let job = after([Event::Begun, ended(Err(Error::new(code, "write", "f", "")))]);
+            assert_eq!((job.state, job.next_ms), (State::Waiting, Some(1002)));
         }
     }
 
     #[test]
     fn the_state_of_the_destination_is_recorded_once() {
-        let course =
-            after([Event::Begun, Event::Found(Found::Nothing), Event::Found(Found::Dir), Event::Interrupted]);
-        assert_eq!((course.state, course.found), (State::Queued, Some(Found::Nothing)));
+        let job = after([
+            Event::Begun,
+            Event::Found(DestinationKind::Nothing),
+            Event::Found(DestinationKind::Dir),
+            Event::Interrupted,
+        ]);
+        assert_eq!((job.state, job.found), (State::Queued, Some(DestinationKind::Nothing)));
     }
 
     #[test]
     fn a_running_attempt_ends_as_requested() {
         for (change, state) in [(Change::Pause, State::Paused), (Change::Cancel, State::Cancelled)] {
             for end in [ended(Err(lost())), ended(Err(denied())), Event::Interrupted] {
-                let course = after([Event::Begun, asked(change), end]);
-                assert_eq!(course.state, state);
+                let job = after([Event::Begun, asked(change), end]);
+                assert_eq!(job.state, state);
             }
-            let course = after([Event::Begun, asked(change), ended(Ok(Summary::default()))]);
-            assert_eq!(course.state, State::Done, "done is done");
+            let job = after([Event::Begun, asked(change), ended(Ok(Summary::default()))]);
+            assert_eq!(job.state, State::Done, "done is done");
         }
-        let course = after([Event::Begun, asked(Change::Pause), asked(Change::Resume), Event::Interrupted]);
-        assert_eq!(course.state, State::Queued);
+        let job = after([Event::Begun, asked(Change::Pause), asked(Change::Resume), Event::Interrupted]);
+        assert_eq!(job.state, State::Queued);
     }
 
     #[test]
     fn a_job_waits_for_its_dependencies() {
-        let mut course = Job::submitted(2, END);
-        assert!(course.handle(Event::Begun, 0).is_err() && course.handle(Event::Due, 0).is_err());
-        course.handle(Event::Released, 0).unwrap();
-        course.handle(asked(Change::Pause), 0).unwrap();
-        course.handle(asked(Change::Resume), 0).unwrap();
-        assert_eq!(course.state, State::Waiting);
-        course.handle(Event::Released, 0).unwrap();
-        assert_eq!(course.state, State::Queued);
-        let mut course = Job::submitted(1, END);
+        let mut job = Job::submitted(2, END);
+        assert!(job.handle(Event::Begun, 0).is_err() && job.handle(Event::Due, 0).is_err());
+        job.handle(Event::Released, 0).unwrap();
+        job.handle(asked(Change::Pause), 0).unwrap();
+        job.handle(asked(Change::Resume), 0).unwrap();
+        assert_eq!(job.state, State::Waiting);
+        job.handle(Event::Released, 0).unwrap();
+        assert_eq!(job.state, State::Queued);
+        let mut job = Job::submitted(1, END);
         let error = Error::new(Code::DependencyFailed, "wait", "x", "");
-        course.handle(Event::Abandoned(error), 0).unwrap();
-        assert_eq!(course.state, State::Failed);
+        job.handle(Event::Abandoned(error), 0).unwrap();
+        assert_eq!(job.state, State::Failed);
     }
 
     #[test]
     fn a_deadline_ends_a_job_in_every_state() {
-        let overdue = |mut course: Job| {
-            assert!(course.handle(Event::Overdue, END - 1).is_err());
-            course.handle(Event::Overdue, END).unwrap();
-            course
+        let overdue = |mut job: Job| {
+            assert!(job.handle(Event::Overdue, END - 1).is_err());
+            job.handle(Event::Overdue, END).unwrap();
+            job
         };
         let waiting = overdue(after([Event::Begun, ended(Err(lost()))]));
         let reason = waiting.reason.unwrap();
@@ -587,10 +589,10 @@ mod tests {
     #[test]
     fn an_expired_credential_waits_for_a_new_one() {
         let expired = Error::new(Code::CertificateExpired, "show", "alice@kek", "");
-        let mut course = after([Event::Begun, Event::NoCredential(expired)]);
-        assert_eq!((course.state, course.next_ms), (State::Waiting, None));
-        course.handle(Event::Renewed, 0).unwrap();
-        assert_eq!(course.state, State::Queued);
+        let mut job = after([Event::Begun, Event::NoCredential(expired)]);
+        assert_eq!((job.state, job.next_ms), (State::Waiting, None));
+        job.handle(Event::Renewed, 0).unwrap();
+        assert_eq!(job.state, State::Queued);
     }
 
     #[test]

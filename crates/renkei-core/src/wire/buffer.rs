@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// State of a transfer's request for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Standing {
+pub enum RoomState {
     /// The room is reserved; the transfer may upload its files.
     Granted,
     /// The transfer was submitted already.
@@ -22,7 +22,7 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
     /// The state of the request.
-    pub standing: Standing,
+    pub standing: RoomState,
     /// Bytes it asked for.
     pub wanted: u64,
     /// Bytes of the whole buffer.
@@ -38,7 +38,7 @@ pub struct Room {
 impl Room {
     /// The reason why a transfer waits, with figures.
     pub fn waits(&self, site: &SiteName) -> Option<String> {
-        let Standing::Waits(shortage) = self.standing else { return None };
+        let RoomState::Waits(shortage) = self.standing else { return None };
         let Room { wanted, size, charged, own, quota, .. } = *self;
         let (free, others) = (human(size.saturating_sub(charged)), human(charged.saturating_sub(own)));
         let (size, own, quota) = (human(size), human(own), human(quota));
@@ -143,7 +143,7 @@ mod tests {
         let site = SiteName::parse("titech").unwrap();
         let gib = 1 << 30;
         let room = Room {
-            standing: Standing::Waits(Shortage::Space(9 * gib)),
+            standing: RoomState::Waits(Shortage::Space(9 * gib)),
             wanted: 12 * gib,
             size: 50 * gib,
             charged: 47 * gib,
@@ -153,9 +153,9 @@ mod tests {
         let told = |standing| Room { standing, ..room }.waits(&site);
         let text = told(room.standing).unwrap();
         assert_eq!(text, "waiting for 12G of buffer at titech: 3.0G free of 50G, 41G held by others");
-        let text = told(Standing::Waits(Shortage::Quota(1))).unwrap();
+        let text = told(RoomState::Waits(Shortage::Quota(1))).unwrap();
         assert!(text.ends_with("your other transfers hold 6.0G of the 25G that one user may have"), "{text}");
-        assert!(told(Standing::Waits(Shortage::Turn)).unwrap().contains("others asked before"));
-        assert_eq!((told(Standing::Granted), told(Standing::HandedIn)), (None, None));
+        assert!(told(RoomState::Waits(Shortage::Turn)).unwrap().contains("others asked before"));
+        assert_eq!((told(RoomState::Granted), told(RoomState::HandedIn)), (None, None));
     }
 }

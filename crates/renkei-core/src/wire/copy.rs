@@ -6,7 +6,7 @@
 use crate::batch::batch;
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
-use crate::mover::layout::{CopyForm, CopyLayout, Found, ResolvedLayout, refuse_overlap};
+use crate::mover::layout::{CopyForm, CopyLayout, DestinationKind, ResolvedLayout, refuse_overlap};
 use crate::mover::offer::ReceiveOptions;
 use crate::path::{Place, RelPath, SiteName};
 use crate::wire::message::OpenReceive;
@@ -70,7 +70,7 @@ impl OpenCopy {
     ///
     /// # Errors
     /// `NotADirectory`, `SameFile`, `IntoItself`, `TooManyEntries`.
-    pub fn resolve(&self, found: Found) -> Result<ResolvedLayout, Error> {
+    pub fn resolve(&self, found: DestinationKind) -> Result<ResolvedLayout, Error> {
         check_sources(self.beside.len())?;
         let resolved = self.form.resolve(found, self.to.path.is_root(), self.options.dry_run);
         let resolved = resolved.map_err(|error| Error { subject: self.to.to_string(), ..error })?;
@@ -87,8 +87,8 @@ impl OpenCopy {
     ///
     /// # Errors
     /// The error of the kind that is refused for the plainest reason, if all are.
-    pub fn outcomes(&self) -> Result<Vec<(Found, ResolvedLayout)>, Error> {
-        let all = Found::ALL.map(|found| self.resolve(found).map(|resolved| (found, resolved)));
+    pub fn outcomes(&self) -> Result<Vec<(DestinationKind, ResolvedLayout)>, Error> {
+        let all = DestinationKind::ALL.map(|found| self.resolve(found).map(|resolved| (found, resolved)));
         let errors = || all.iter().filter_map(|outcome| outcome.as_ref().err());
         match errors().find(|error| error.code == Code::SameFile).or(errors().next()) {
             Some(plainest) if errors().count() == all.len() => Err(plainest.clone()),

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use super::types::{Algorithm, Class, Space};
 pub use crate::batch::BATCH_ENTRIES;
 pub use crate::ids::TransferId;
-pub use crate::mover::layout::Found;
+pub use crate::mover::layout::DestinationKind;
 pub use crate::mover::offer::{Existing, IdRange, OfferItem, ReceiveOptions, SlotRange, Verdict};
 pub use crate::mover::summary::{EntryFailure, MAX_LISTED_BYTES, MAX_LISTED_FAILURES, Progress, Summary};
 
@@ -90,7 +90,7 @@ pub enum Control {
     /// The site of that card is trusted from now on.
     Introduced,
     /// A PoP that moves for a client: the kind of the destination.
-    Found(Found),
+    Found(DestinationKind),
     /// Over a line: the called side shall dial this PoP's port and open a circuit with this ticket.
     Call(Ticket),
     /// A PoP that moves for a client: entries that failed since the last such message. The failures of the summary
@@ -573,7 +573,7 @@ pub enum Reply {
     /// To `Card`: the card's text.
     Card(String),
     /// To `OpenFound` and `ForUser`: the kind of the destination; `Opened` follows if a choice was given for it.
-    Found(Found),
+    Found(DestinationKind),
     /// To `Submit` and `SubmitCopies`, in their order: whether each is queued, or the error.
     Submitted(#[serde(deserialize_with = "batch")] Vec<Result<(), Error>>),
     /// To `Transfers`: newest first; fewer than a full page if there are no more.

@@ -13,12 +13,12 @@ pub struct AboutUnfinished {
     /// The destination storage, if an agent may hold it; otherwise the PoP itself is asked.
     pub storage: Option<String>,
     /// The request.
-    pub what: Wish,
+    pub what: UnfinishedAction,
 }
 
 /// Requests about unfinished copies. A user may name own copies, the administrator those of all users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wish {
+pub enum UnfinishedAction {
     /// List them.
     List,
     /// Remove those whose ids have one of these prefixes, or without prefixes all that are not running.

@@ -5,7 +5,7 @@
 //! but what reads [`SubmissionFound`]: queued transfers were stored in that form.
 
 use super::copy::{CopySender, OpenCopy};
-use super::message::{Class, Control, Found, OpenSend, ReceiveOptions, Reply, Request, Source};
+use super::message::{Class, Control, DestinationKind, OpenSend, ReceiveOptions, Reply, Request, Source};
 use super::queue::{Submission, Terms};
 use super::volume::VolumeReply;
 use super::{WireVersion, violation};
@@ -43,7 +43,7 @@ pub struct OpenFound {
     pub class: Class,
     /// The transfers to open, by kind; a kind that is absent opens nothing.
     #[serde(deserialize_with = "batch")]
-    pub choices: Vec<(Found, Choice)>,
+    pub choices: Vec<(DestinationKind, Choice)>,
     /// Maximum number of streams the asker wants.
     pub max_streams: u16,
     /// As in [`super::message::OpenReceive`].
@@ -72,7 +72,7 @@ pub enum DestinationReport {
     /// What becomes of the sources.
     Layout(CopyLayout),
     /// Its kind, from a PoP of wire 3.
-    Found(Found),
+    Found(DestinationKind),
 }
 
 impl DestinationReport {
@@ -223,7 +223,7 @@ impl OpenCopy {
     /// # Errors
     /// Those of [`OpenCopy::outcomes`].
     pub fn open_found(&self, names: Option<&[RelPath]>) -> Result<OpenFound, Error> {
-        let choice = |(found, resolved): (Found, ResolvedLayout)| {
+        let choice = |(found, resolved): (DestinationKind, ResolvedLayout)| {
             let targets = names.map(|names| resolved.layout.targets(names, self.to.path.name()));
             let choice = Choice {
                 base: resolved.layout.base(&self.to.path),
@@ -359,10 +359,13 @@ mod tests {
     #[test]
     fn a_copy_has_a_choice_for_each_kind_that_is_not_refused() {
         let choices = |directory| copy(directory).open_found(Some(&[rel("run7")])).unwrap().choices;
-        let into = (Found::Dir, choice("in/new", false, true, "run7"));
+        let into = (DestinationKind::Dir, choice("in/new", false, true, "run7"));
         let becomes = |found| (found, choice("in", false, false, "new"));
-        assert_eq!(choices(false), [into.clone(), becomes(Found::Other), becomes(Found::Nothing)]);
-        assert_eq!(choices(true), [into, (Found::Nothing, choice("in/new", true, true, "run7"))]);
+        assert_eq!(
+            choices(false),
+            [into.clone(), becomes(DestinationKind::Other), becomes(DestinationKind::Nothing)]
+        );
+        assert_eq!(choices(true), [into, (DestinationKind::Nothing, choice("in/new", true, true, "run7"))]);
         let beside = vec![(place("/data/in/new"), rel(""))];
         let itself = OpenCopy { beside, ..copy(true) }.open_found(None);
         assert_eq!(itself.unwrap_err().code, Code::SameFile);
@@ -371,7 +374,7 @@ mod tests {
     #[test]
     fn a_copy_with_too_many_sources_is_refused_for_every_kind() {
         let beside = |count| vec![(place("/data/run7"), rel("run7")); count];
-        let resolved = |count| OpenCopy { beside: beside(count), ..copy(true) }.resolve(Found::Dir);
+        let resolved = |count| OpenCopy { beside: beside(count), ..copy(true) }.resolve(DestinationKind::Dir);
         assert!(resolved(MAX_SOURCES).is_ok());
         assert_eq!(resolved(MAX_SOURCES + 1).unwrap_err().code, Code::TooManyEntries);
     }
@@ -458,7 +461,7 @@ mod tests {
     fn kinds_that_an_older_program_refused_change_no_name() {
         let form = CopyForm { directory: false, contents: false, resumed: false };
         let mut older = SubmissionFound::of(submission("/data/x/run7", "/data/x", form, false)).unwrap();
-        older.open.choices.retain(|(found, _)| *found != Found::Dir);
+        older.open.choices.retain(|(found, _)| *found != DestinationKind::Dir);
         assert_eq!(older.lifted().unwrap().send.targets(), [rel("run7")]);
     }
 
@@ -469,9 +472,9 @@ mod tests {
             assert_eq!(Request::OpenFound(open).lifted().unwrap_err().code, Code::ProtocolViolation);
         };
         refused(Vec::new());
-        refused(vec![(Found::Nothing, choice("elsewhere", false, false, "new"))]);
-        refused(vec![(Found::Nothing, choice("in", false, false, "other"))]);
-        refused(vec![(Found::Other, choice("in/new", false, true, "run7"))]);
+        refused(vec![(DestinationKind::Nothing, choice("elsewhere", false, false, "new"))]);
+        refused(vec![(DestinationKind::Nothing, choice("in", false, false, "other"))]);
+        refused(vec![(DestinationKind::Other, choice("in/new", false, true, "run7"))]);
     }
 
     #[test]
@@ -483,7 +486,10 @@ mod tests {
                 other => panic!("{other:?}"),
             };
         let layouts = [CopyLayout::Into, CopyLayout::As, CopyLayout::WouldGoInto];
-        assert_eq!(layouts.map(told), [Found::Dir, Found::Nothing, Found::Nothing]);
+        assert_eq!(
+            layouts.map(told),
+            [DestinationKind::Dir, DestinationKind::Nothing, DestinationKind::Nothing]
+        );
         assert_eq!(Reply::layout(CopyLayout::As, WireVersion::V4), Reply::Layout(CopyLayout::As));
     }
 }

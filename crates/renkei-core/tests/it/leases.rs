@@ -7,7 +7,7 @@
 //! `RENKEI_SIM_SEEDS=n` the first n.
 
 use crate::fixture::variable;
-use crate::mounts::{Answer, Held, Mount, Request};
+use crate::mounts::{Answer, CachedName, Mount, Request};
 use crate::namespace::{Ids, Step, Wrote, change};
 use renkei_core::lease::callbacks::{Callback, CallbackQueue, Settling};
 use renkei_core::lease::{HolderId, Moment, Noted};
@@ -776,7 +776,7 @@ impl Pop {
             }
             Request::List(dir) => {
                 let names = self.names(*dir);
-                let found: Vec<Held> = names
+                let found: Vec<CachedName> = names
                     .into_iter()
                     .filter_map(|(name, child)| Some((name, child, self.node(child)?)))
                     .collect();

@@ -17,7 +17,7 @@ pub enum Request {
 }
 
 /// A name with the file that it leads to.
-pub type Held = (Name, u64, Attr);
+pub type CachedName = (Name, u64, Attr);
 
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few at a time")]
@@ -30,7 +30,7 @@ pub enum Answer {
     },
     Listed {
         dir: u64,
-        found: Vec<Held>,
+        found: Vec<CachedName>,
         is_held: bool,
     },
     /// A change was made, by these names; with the directories as they are then.

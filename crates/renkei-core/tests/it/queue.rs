@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::queue::{Change, Event, Head, Job, Limits, Link, Load, Requested, State};
-use renkei_core::wire::message::{Found, Summary};
+use renkei_core::wire::message::{DestinationKind, Summary};
 
 const LIMITS: Limits = Limits { all: 4, user: 3, link: 2 };
 const TRANSFERS: usize = 8;
@@ -41,8 +41,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A PoP: its catalogue, and its memory, which a kill erases.
 struct Pop {
-    courses: Vec<Job>,
-    found: Vec<Option<Found>>,
+    jobs: Vec<Job>,
+    found: Vec<Option<DestinationKind>>,
     ended_well: Vec<bool>,
     now_ms: u64,
     /// Which transfers have an attempt.
@@ -62,7 +62,7 @@ fn link(which: usize) -> Link {
 impl Pop {
     fn new() -> Self {
         Pop {
-            courses: vec![Job::submitted(0, DEADLINE_MS); TRANSFERS],
+            jobs: vec![Job::submitted(0, DEADLINE_MS); TRANSFERS],
             found: vec![None; TRANSFERS],
             ended_well: vec![false; TRANSFERS],
             now_ms: 0,
@@ -73,7 +73,7 @@ impl Pop {
 
     fn pick(&mut self) {
         let ready: Vec<usize> =
-            (0..TRANSFERS).filter(|&which| self.courses[which].state == State::Queued).collect();
+            (0..TRANSFERS).filter(|&which| self.jobs[which].state == State::Queued).collect();
         let head = |&which: &usize| Head {
             owner: owner(which),
             link: link(which),
@@ -84,7 +84,7 @@ impl Pop {
         let Some(at) = self.load.pick(&heads, LIMITS, self.now_ms) else { return };
         let which = ready[at];
         assert!(!self.running.contains(&which), "it runs already");
-        self.courses[which].handle(Event::Begun, self.now_ms).unwrap();
+        self.jobs[which].handle(Event::Begun, self.now_ms).unwrap();
         self.running.push(which);
         self.load.start(&owner(which), &link(which));
         assert!(self.running.len() <= LIMITS.all);
@@ -108,23 +108,23 @@ impl Pop {
         if how == 2 {
             self.load.rest(&link(which), self.now_ms);
         }
-        self.courses[which].handle(Event::Ended { outcome, further: false }, self.now_ms).unwrap();
+        self.jobs[which].handle(Event::Ended { outcome, further: false }, self.now_ms).unwrap();
     }
 
     fn look(&mut self, which: usize, dir: bool) {
-        let found = if dir { Found::Dir } else { Found::Nothing };
-        if self.courses[which].handle(Event::Found(found), self.now_ms).is_ok() {
+        let found = if dir { DestinationKind::Dir } else { DestinationKind::Nothing };
+        if self.jobs[which].handle(Event::Found(found), self.now_ms).is_ok() {
             let first = *self.found[which].get_or_insert(found);
-            assert_eq!(self.courses[which].found, Some(first), "decided twice");
+            assert_eq!(self.jobs[which].found, Some(first), "decided twice");
         }
     }
 
     fn ask(&mut self, which: usize, change: u8) {
         let change = [Change::Cancel, Change::Pause, Change::Resume, Change::Retry][usize::from(change)];
-        let before = self.courses[which].clone();
+        let before = self.jobs[which].clone();
         let deadline_ms = self.now_ms + DEADLINE_MS;
-        match self.courses[which].handle(Event::Asked { change, deadline_ms }, self.now_ms) {
-            Err(_) => assert_eq!(self.courses[which], before, "a refusal changes nothing"),
+        match self.jobs[which].handle(Event::Asked { change, deadline_ms }, self.now_ms) {
+            Err(_) => assert_eq!(self.jobs[which], before, "a refusal changes nothing"),
             // A retried job must end again.
             Ok(()) if change == Change::Retry => self.ended_well[which] = false,
             Ok(()) => {}
@@ -133,12 +133,12 @@ impl Pop {
 
     fn pass(&mut self, ms: u64) {
         self.now_ms += ms;
-        for course in &mut self.courses {
-            if course.state == State::Waiting && course.next_ms.is_some_and(|next| next <= self.now_ms) {
-                course.handle(Event::Due, self.now_ms).unwrap();
+        for job in &mut self.jobs {
+            if job.state == State::Waiting && job.next_ms.is_some_and(|next| next <= self.now_ms) {
+                job.handle(Event::Due, self.now_ms).unwrap();
             }
-            if !course.state.is_end() && course.deadline_ms <= self.now_ms {
-                course.handle(Event::Overdue, self.now_ms).unwrap();
+            if !job.state.is_end() && job.deadline_ms <= self.now_ms {
+                job.handle(Event::Overdue, self.now_ms).unwrap();
             }
         }
     }
@@ -146,21 +146,21 @@ impl Pop {
     fn kill(&mut self) {
         self.running.clear();
         self.load = Load::default();
-        for course in self.courses.iter_mut().filter(|course| course.state == State::Running) {
-            course.handle(Event::Interrupted, self.now_ms).unwrap();
+        for job in self.jobs.iter_mut().filter(|job| job.state == State::Running) {
+            job.handle(Event::Interrupted, self.now_ms).unwrap();
         }
     }
 
     fn check(&self) {
-        for (which, course) in self.courses.iter().enumerate() {
-            assert_eq!(course.state == State::Running, self.running.contains(&which), "{which}: {course:?}");
-            assert!(course.state != State::Done || self.ended_well[which], "done without an end");
-            assert_eq!(course.state.is_end(), course.ended_ms.is_some());
-            assert!(course.wish.is_none() || course.state == State::Running);
+        for (which, job) in self.jobs.iter().enumerate() {
+            assert_eq!(job.state == State::Running, self.running.contains(&which), "{which}: {job:?}");
+            assert!(job.state != State::Done || self.ended_well[which], "done without an end");
+            assert_eq!(job.state.is_end(), job.ended_ms.is_some());
+            assert!(job.wish.is_none() || job.state == State::Running);
             // Every waiting job has a time.
-            assert!(course.state != State::Waiting || course.next_ms.is_some() && course.reason.is_some());
-            let failed_for_a_reason = course.state != State::Failed || course.reason.is_some();
-            assert!(failed_for_a_reason, "{course:?}");
+            assert!(job.state != State::Waiting || job.next_ms.is_some() && job.reason.is_some());
+            let failed_for_a_reason = job.state != State::Failed || job.reason.is_some();
+            assert!(failed_for_a_reason, "{job:?}");
         }
         assert_eq!(self.load.running(), self.running.len());
     }
@@ -178,9 +178,9 @@ impl Pop {
             }
             self.check();
         }
-        for course in &self.courses {
-            let given_up = matches!(course.wish, None | Some(Requested::Cancel)) && course.state.is_end();
-            assert!(given_up, "lost: {course:?}");
+        for job in &self.jobs {
+            let given_up = matches!(job.wish, None | Some(Requested::Cancel)) && job.state.is_end();
+            assert!(given_up, "lost: {job:?}");
         }
     }
 }

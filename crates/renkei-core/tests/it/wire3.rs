@@ -11,12 +11,12 @@ use renkei_core::mover::filter::{Filter, Rule};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::queue::{Change, State};
 use renkei_core::route::Way;
-use renkei_core::wire::buffer::{BufferStatus, Room, Standing};
+use renkei_core::wire::buffer::{BufferStatus, Room, RoomState};
 use renkei_core::wire::data::{EntryHead, ExtentEnd, ExtentHead, Join};
 use renkei_core::wire::file::{Alteration, Answer, Changed, Consistency, Item, Op, OpenFiles, Start};
 use renkei_core::wire::message::*;
 use renkei_core::wire::queue::{Listed, Queued, Story, Terms as Conditions, Verify};
-use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedAction, UnfinishedReply};
 use renkei_core::wire::volume::{AboutVolume, VolumeReply};
 use renkei_core::wire::wire3::{Choice, OpenFound, SubmissionFound};
 use renkei_core::wire::{decode, encode};
@@ -105,7 +105,7 @@ fn open_found() -> OpenFound {
         job: 7,
         to: place("/data/in"),
         class: Class::Normal,
-        choices: vec![(Found::Dir, choice(false)), (Found::Nothing, choice(true))],
+        choices: vec![(DestinationKind::Dir, choice(false)), (DestinationKind::Nothing, choice(true))],
         max_streams: 64,
         rules: Vec::new(),
     }
@@ -207,7 +207,7 @@ fn requests() -> Vec<Request> {
         TakeCard("card".into()),
         Unfinished(AboutUnfinished {
             storage: Some("data".into()),
-            what: Wish::GiveUp { transfer: [7; 16], owner: "alice@kek".into() },
+            what: UnfinishedAction::GiveUp { transfer: [7; 16], owner: "alice@kek".into() },
         }),
         Ways(site("kek")),
     ]
@@ -215,7 +215,7 @@ fn requests() -> Vec<Request> {
 
 fn replies() -> Vec<Reply> {
     use Reply::*;
-    let room = self::Room { standing: Standing::HandedIn, wanted: 1, size: 2, charged: 3, own: 4, quota: 5 };
+    let room = self::Room { standing: RoomState::HandedIn, wanted: 1, size: 2, charged: 3, own: 4, quota: 5 };
     let buffer = BufferStatus {
         site: site("kek"),
         size: 1,
@@ -246,7 +246,7 @@ fn replies() -> Vec<Reply> {
         Granted([9; 32]),
         Pushing,
         Card("card".into()),
-        Found(self::Found::Nothing),
+        Found(self::DestinationKind::Nothing),
         Submitted(vec![Ok(()), Err(error())]),
         Transfers(vec![queued()]),
         Transfer(Box::new(Story {
@@ -319,7 +319,7 @@ fn controls() -> Vec<Control> {
         OwnCard("card".into()),
         Introduce { secret: [1; 16], card: "card".into() },
         Introduced,
-        Found(self::Found::Dir),
+        Found(self::DestinationKind::Dir),
         Call([9; 32]),
         Failures(vec![failure()]),
         Renew(5),

@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// The fields of the form.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Asked {
+pub(super) struct MappingQuery {
     who: String,
 }
 
 /// Makes the page: all rules for the administrator, the own account for a user.
-pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
+pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &MappingQuery) -> Page {
     let page = Page::new(Tab::Mapping, "Mapping");
     if let Some(access) = visitor.caller().user() {
         let mut facts = Facts::new();
@@ -37,7 +37,7 @@ pub(super) fn page(site: &Arc<Site>, visitor: &Visitor, asked: &Asked) -> Page {
         .every(10)
 }
 
-fn test(site: &Site, asked: &Asked) -> Html {
+fn test(site: &Site, asked: &MappingQuery) -> Html {
     let mut html = Html::of(
         "<form class=\"filter\" method=\"get\" action=\"/console/mapping\"><label>Principal <input name=\"who\" \
          value=\"{}\" placeholder=\"alice@example\" maxlength=\"200\" required></label><button>Test</button></form>",

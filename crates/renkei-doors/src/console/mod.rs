@@ -34,7 +34,7 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 use html::Html;
-use mapping::Asked;
+use mapping::MappingQuery;
 use page::{Page, Tab};
 use renkei_core::error::Error;
 use renkei_site::Site;
@@ -181,7 +181,11 @@ async fn transfers(
     visit(site, headers, move |site, visitor| Some(transfers::page(site, visitor, &filter))).await
 }
 
-async fn mapping(State(site): State<Arc<Site>>, Query(asked): Query<Asked>, headers: HeaderMap) -> Response {
+async fn mapping(
+    State(site): State<Arc<Site>>,
+    Query(asked): Query<MappingQuery>,
+    headers: HeaderMap,
+) -> Response {
     visit(site, headers, move |site, visitor| Some(mapping::page(site, visitor, &asked))).await
 }
 

@@ -4,7 +4,7 @@ use super::failure;
 use super::html::{Html, Table, counted, size, text};
 use super::page::{self, Page, Tab};
 use renkei_core::error::{Code, Error};
-use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedAction, UnfinishedReply};
 use renkei_site::Site;
 use renkei_site::status::console::Visitor;
 use renkei_site::status::view::moment;
@@ -17,13 +17,13 @@ const SHORT: usize = 8;
 /// Makes the page: all copies for the administrator, the own ones for a user.
 pub(super) fn page(site: &Arc<Site>, visitor: &Visitor) -> Page {
     let page = Page::new(Tab::Unfinished, "Unfinished copies").every(5);
-    match see_to(site, visitor, Wish::List) {
+    match see_to(site, visitor, UnfinishedAction::List) {
         Ok(reply) => page.part("unfinished", "Unfinished", list(&reply.listed, visitor)),
         Err(error) => page.part("unfinished", "Unfinished", failure::whole(&error)),
     }
 }
 
-fn see_to(site: &Site, visitor: &Visitor, what: Wish) -> Result<UnfinishedReply, Error> {
+fn see_to(site: &Site, visitor: &Visitor, what: UnfinishedAction) -> Result<UnfinishedReply, Error> {
     match visitor.caller().user() {
         None => site.transfers().all_unfinished(&what),
         Some(access) => site.transfers().unfinished(access, &AboutUnfinished { storage: None, what }),
@@ -81,5 +81,5 @@ pub(super) fn drop_them(site: &Site, visitor: &Visitor, id: Option<&str>) -> Res
     if id.is_some_and(str::is_empty) {
         return Err(Error::new(Code::UnfinishedUnknown, "look up", "", ""));
     }
-    see_to(site, visitor, Wish::Drop(id.map(str::to_owned).into_iter().collect())).map(drop)
+    see_to(site, visitor, UnfinishedAction::Drop(id.map(str::to_owned).into_iter().collect())).map(drop)
 }

@@ -9,7 +9,7 @@ use renkei_core::units::span;
 use renkei_core::wire::volume::{Kept, KeptAt};
 use renkei_site::Site;
 use renkei_site::status::console::Visitor;
-use renkei_site::status::inventory::{Followed, Follower, Level, RestoreReport, Standing, VolumeStatus};
+use renkei_site::status::inventory::{Followed, Follower, Level, RestoreReport, VolumeState, VolumeStatus};
 use renkei_site::status::view::moment;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -55,7 +55,7 @@ fn row(site: &Site, shown: &VolumeStatus, followers: &[Follower]) -> Vec<Html> {
         true => Html::of("here", &[]),
         false => Html::of("{} <small>followed here</small>", &[&shown.home]),
     };
-    let none = Standing::default();
+    let none = VolumeState::default();
     let standing = shown.standing.as_ref().unwrap_or(&none);
     vec![
         link(&shown.name),
@@ -72,7 +72,7 @@ fn files(number: u64) -> String {
     counted(number, "file", "files")
 }
 
-fn size(standing: &Standing) -> Html {
+fn size(standing: &VolumeState) -> Html {
     match standing.used.iter().find(|row| row.owner.is_none()) {
         Some(all) => Html::of("{}, {}", &[&amount(all.bytes), &counted(all.files, "entry", "entries")]),
         None => Html::new(),
@@ -80,7 +80,7 @@ fn size(standing: &Standing) -> Html {
 }
 
 /// Missing replicas: here, and at a home those that its policies require.
-fn replicas(standing: &Standing) -> Html {
+fn replicas(standing: &VolumeState) -> Html {
     let short: u64 = standing.kept.iter().map(|kept| kept.short).sum();
     match &standing.holds {
         Some(holds) if holds.files_to_go > 0 => {
@@ -100,7 +100,7 @@ fn changes(followed: Option<&Followed>) -> Html {
     }
 }
 
-fn troubles(standing: &Standing) -> Html {
+fn troubles(standing: &VolumeState) -> Html {
     let held = standing.holds.as_ref().and_then(|holds| holds.trouble.as_ref());
     let mut html = Html::new();
     for error in [standing.trouble.as_ref(), held].into_iter().flatten() {
@@ -121,7 +121,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Pag
         Ok(shown) => shown,
         Err(error) => return Some(page.part("trouble", "Trouble", trouble(&error, visitor))),
     };
-    let none = Standing::default();
+    let none = VolumeState::default();
     let standing = shown.standing.as_ref().unwrap_or(&none);
     let mut page = page;
     if !troubles(standing).is_empty() {
@@ -147,7 +147,7 @@ pub(super) fn one(site: &Arc<Site>, visitor: &Visitor, name: &str) -> Option<Pag
     Some(page.part("grants", "Grants", grants(&shown)))
 }
 
-fn facts(shown: &VolumeStatus, standing: &Standing, visitor: &Visitor) -> Html {
+fn facts(shown: &VolumeStatus, standing: &VolumeState, visitor: &Visitor) -> Html {
     let mut facts = Facts::new();
     facts.text("Home", &shown.home).text("Id", &shown.id).add("Size", size(standing));
     if visitor.caller().is_administrator() {
@@ -276,7 +276,7 @@ fn reconciled(done: &RestoreReport, home: &str) -> Html {
     html
 }
 
-fn wrong(standing: &Standing) -> Html {
+fn wrong(standing: &VolumeState) -> Html {
     let mut table = Table::new(&["File", "Cause"]);
     for (path, error) in &standing.verified.examples {
         table.row(vec![text(path), failure::brief(error)]);

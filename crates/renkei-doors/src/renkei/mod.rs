@@ -7,7 +7,7 @@
 mod request;
 mod session;
 
-use crate::strangers::Seat;
+use crate::admission::Slot;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::wire::frame::{self, FrameKind, HEAD_BYTES};
@@ -31,13 +31,13 @@ pub struct Accepted {
     pub through: Option<SiteName>,
 }
 
-/// Serves one connection in a thread of its own. The seat is held until the peer is authenticated.
-pub fn spawn(accepted: Accepted, site: Arc<Site>, seat: Seat) {
+/// Serves one connection in a thread of its own. The slot is held until the peer is authenticated.
+pub fn spawn(accepted: Accepted, site: Arc<Site>, slot: Slot) {
     let peer = accepted.peer;
     let sock = accepted.greeted.stream.socket();
-    seat.end_by(move || drop(sock.shutdown(Shutdown::Both)));
+    slot.end_by(move || drop(sock.shutdown(Shutdown::Both)));
     let work = move || {
-        if let Err(error) = serve(accepted, &site, seat) {
+        if let Err(error) = serve(accepted, &site, slot) {
             lost(peer, &error, &site);
         }
     };
@@ -52,7 +52,7 @@ pub fn lost(peer: SocketAddr, error: &Error, site: &Site) {
     tracing::info!(%peer, %error, "connection refused or lost");
 }
 
-fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
+fn serve(accepted: Accepted, site: &Arc<Site>, slot: Slot) -> Result<(), Error> {
     let Accepted { greeted: AcceptedPeer { mut stream, first }, peer, through } = accepted;
     stream.leads_through(through);
     let (kind, payload) = match first {
@@ -69,15 +69,15 @@ fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> 
             let side = site.name();
             match site.transfers().tickets.join(&join, stream) {
                 Ok(()) => {
-                    seat.prove();
+                    slot.prove();
                     Ok(())
                 }
                 Err((error, mut stream)) => Err(refuse(&mut stream, error.at(side.as_str()))),
             }
         }
         FrameKind::Control => match decode("greeting", &payload) {
-            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, seat),
-            Ok(Control::AskCard) => introduce(stream, peer, site, seat),
+            Ok(Control::Hello(hello)) => session::run(stream, hello, peer, site, slot),
+            Ok(Control::AskCard) => introduce(stream, peer, site, slot),
             Ok(_) => Err(refuse(&mut stream, violation("greeting", "another message than Hello"))),
             Err(error) => Err(refuse(&mut stream, error)),
         },
@@ -85,11 +85,11 @@ fn serve(accepted: Accepted, site: &Arc<Site>, seat: Seat) -> Result<(), Error> 
     }
 }
 
-/// Exchanges cards with a site that claims to be invited and is not trusted yet; it keeps a seat among strangers.
-fn introduce(mut stream: TlsStream, peer: SocketAddr, site: &Arc<Site>, seat: Seat) -> Result<(), Error> {
-    let seat = seat.into_introduced();
+/// Exchanges cards with a site that claims to be invited and is not trusted yet; it keeps a slot among strangers.
+fn introduce(mut stream: TlsStream, peer: SocketAddr, site: &Arc<Site>, slot: Slot) -> Result<(), Error> {
+    let slot = slot.into_introduced();
     let result = try_introduce(&mut stream, site);
-    drop(seat);
+    drop(slot);
     let name = result.map_err(|error| refuse(&mut stream, error.at(site.name().as_str())))?;
     tracing::info!(%peer, site = %name, "introduced");
     Ok(())

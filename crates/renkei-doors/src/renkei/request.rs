@@ -12,8 +12,8 @@ use renkei_net::socket;
 use renkei_site::Site;
 use renkei_site::access::{Access, Caller};
 use renkei_site::peer::Peer;
-use renkei_site::relay::circuits::Asked;
-use renkei_site::transfer::push::Leave;
+use renkei_site::relay::circuits::CircuitRequest;
+use renkei_site::transfer::push::PushPermit;
 use renkei_site::transfer::{Note, Stop, Watch};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -54,11 +54,11 @@ pub(super) fn handle(
         Request::Line => return keep_line(id, peer, control, site),
         Request::Through { site: to, seed, count, further } => {
             let to = Principal::Host(to);
-            return pass_circuits(peer, None, Asked { to, seed, count, further, id }, control, site);
+            return pass_circuits(peer, None, CircuitRequest { to, seed, count, further, id }, control, site);
         }
         Request::ToAgent { storage, seed, count } => {
             let to = Principal::Agent { site: site.name(), storage: storage.clone() };
-            let asked = Asked { to, seed, count, further: 0, id };
+            let asked = CircuitRequest { to, seed, count, further: 0, id };
             return pass_circuits(peer, Some(&storage), asked, control, site);
         }
         Request::Enlist { storage, request } => {
@@ -136,7 +136,7 @@ fn keep_line(id: u64, peer: &Peer, control: &mut ControlReceiver, site: &Arc<Sit
 fn pass_circuits(
     peer: &Peer,
     storage: Option<&str>,
-    asked: Asked,
+    asked: CircuitRequest,
     control: &mut ControlReceiver,
     site: &Arc<Site>,
 ) -> Result<(), Error> {
@@ -190,18 +190,18 @@ fn dispatch(
         }
         Request::Push { send, to, grant } => {
             let watch = Watch::with_failures().with_names(send.tell_names);
-            let leave = Leave::Grant(grant);
+            let permit = PushPermit::Grant(grant);
             push(id, control, watch, |watch, stop| {
-                site.transfers().push(access, send, &to, leave, watch, stop)
+                site.transfers().push(access, send, &to, permit, watch, stop)
             })
         }
         Request::PushCopy { send, to, copy } => {
             let link = control.sender();
             let on_layout = |layout| drop(link.send(&Control::layout(layout, link.version())));
-            let leave = Leave::OwnUser { copy, on_layout: &on_layout };
+            let permit = PushPermit::OwnUser { copy, on_layout: &on_layout };
             let watch = Watch::with_failures().with_names(send.tell_names);
             push(id, control, watch, |watch, stop| {
-                site.transfers().push(access, send, &to, leave, watch, stop)
+                site.transfers().push(access, send, &to, permit, watch, stop)
             })
         }
         request => {

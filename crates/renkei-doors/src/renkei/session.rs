@@ -1,7 +1,7 @@
 //! One control session: greeting, then requests one after another.
 
 use super::{refuse, request};
-use crate::strangers::Seat;
+use crate::admission::Slot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::filter::Filter;
@@ -45,7 +45,7 @@ pub(super) fn run(
     hello: Hello,
     peer: SocketAddr,
     site: &Arc<Site>,
-    seat: Seat,
+    slot: Slot,
 ) -> Result<(), Error> {
     let side = site.name();
     let admitted = admit(&stream, &hello, site);
@@ -53,7 +53,7 @@ pub(super) fn run(
         Ok(admitted) => admitted,
         Err(error) => return Err(refuse(&mut stream, error.at(side.as_str()))),
     };
-    seat.prove();
+    slot.prove();
     let principal = &proof.principal;
     let snapshot = site.snapshot();
     let chain = stream.peer_chain();

@@ -21,7 +21,7 @@ pub(super) const TYPE: &str = "application/macaroon-request";
 const VALIDITY: Duration = Duration::from_secs(3600);
 
 #[derive(Deserialize)]
-struct Asked {
+struct MacaroonRequest {
     #[serde(default)]
     caveats: Vec<String>,
     validity: Option<String>,
@@ -48,7 +48,7 @@ fn issue(
     document: &[u8],
 ) -> Result<serde_json::Value, Error> {
     let bad = |cause: String| Error::new(Code::UsageInvalid, "issue token", &target.place, cause);
-    let asked: Asked = serde_json::from_slice(document).map_err(|error| bad(error.to_string()))?;
+    let asked: MacaroonRequest = serde_json::from_slice(document).map_err(|error| bad(error.to_string()))?;
     let parsed =
         |text: &str| parse_validity(text).ok_or_else(|| bad(format!("{text} is no duration as PT60M")));
     let validity = asked.validity.as_deref().map_or(Ok(VALIDITY), parsed)?;

@@ -110,7 +110,7 @@ impl Wanted {
 
 /// The properties of an entry that are there, as markup, and the names of those that are not.
 #[derive(Default)]
-struct Found {
+struct Properties {
     there: String,
     missing: String,
 }
@@ -144,7 +144,7 @@ impl Finder {
             true => dead_properties::read(&self.files, path)?,
             false => Vec::new(),
         };
-        let Found { there, missing } = self.find(&entry, &dead)?;
+        let Properties { there, missing } = self.find(&entry, &dead)?;
         write!(text, "<D:response>{}", href(place, entry.is_dir())).expect("a string takes everything");
         for (properties, status) in [(there, StatusCode::OK), (missing, StatusCode::NOT_FOUND)] {
             // A response without properties has an empty list that was found.
@@ -158,8 +158,8 @@ impl Finder {
         Ok(())
     }
 
-    fn find(&self, entry: &Entry<'_>, dead: &[Element]) -> Result<Found, Error> {
-        let mut found = Found::default();
+    fn find(&self, entry: &Entry<'_>, dead: &[Element]) -> Result<Properties, Error> {
+        let mut found = Properties::default();
         let all = || OF_ALL.map(XmlName::dav);
         match &self.wanted {
             Wanted::Names => {

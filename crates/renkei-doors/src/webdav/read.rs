@@ -30,7 +30,7 @@ const BLOCK_BYTES: u64 = 1 << 20;
 const TYPE: &str = "application/octet-stream";
 
 /// A file that is asked for, with the digest that the client wants.
-struct Asked {
+struct ReadRequest {
     reader: Reader,
     digest: Option<(HeaderName, HeaderValue)>,
 }
@@ -52,14 +52,14 @@ pub(super) async fn get(
             }
             None => None,
         };
-        Ok((Asked { reader, digest }, target))
+        Ok((ReadRequest { reader, digest }, target))
     };
     let (asked, target) = activity.run(open).await?;
     answer(asked, &target, activity)
 }
 
-fn answer(asked: Asked, target: &Target, activity: Activity) -> Result<Response, Error> {
-    let Asked { reader, digest } = asked;
+fn answer(asked: ReadRequest, target: &Target, activity: Activity) -> Result<Response, Error> {
+    let ReadRequest { reader, digest } = asked;
     let (version, size) = (reader.version()?, reader.size());
     let (tag, modified) = (tag(&version), system_time(version.mtime));
     let mut headers = HeaderMap::new();

@@ -9,7 +9,7 @@ use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::data::Ticket;
-use renkei_core::wire::message::{Control, Found, OpenReceive, Opened, Reply, Request, Summary};
+use renkei_core::wire::message::{Control, DestinationKind, OpenReceive, Opened, Reply, Request, Summary};
 use renkei_core::wire::wire3::DestinationReport;
 use renkei_core::wire::{WireVersion, violation};
 
@@ -91,13 +91,13 @@ impl Session {
     }
 
     /// The kind of a destination.
-    fn find(&mut self, place: &Place) -> Result<Found, Error> {
+    fn find(&mut self, place: &Place) -> Result<DestinationKind, Error> {
         match self.ask(Request::StatDir(Some(place.clone()))) {
-            Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(Found::Dir),
-            Ok(Reply::Entry(_)) => Ok(Found::Other),
+            Ok(Reply::Entry(entry)) if entry.kind == EntryKind::Dir => Ok(DestinationKind::Dir),
+            Ok(Reply::Entry(_)) => Ok(DestinationKind::Other),
             Ok(other) => Err(violation("reply", format_args!("{other:?}"))),
-            Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
-            Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
+            Err(error) if error.code == Code::NotADirectory => Ok(DestinationKind::Other),
+            Err(error) if error.code == Code::PathNotFound => Ok(DestinationKind::Nothing),
             Err(error) => Err(error),
         }
     }

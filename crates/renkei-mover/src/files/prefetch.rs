@@ -76,13 +76,13 @@ struct Order {
 
 /// Whether the reader keeps to an order.
 #[derive(Debug, PartialEq, Eq)]
-enum Course {
+enum AccessPattern {
     /// It keeps to the followed order.
-    Straight,
+    Sequential,
     /// It has changed to another order.
     Turned,
     /// It keeps to none.
-    Lost,
+    Random,
 }
 
 impl Order {
@@ -121,21 +121,21 @@ impl List {
     }
 
     /// Notes that a file was read to its end; `None` if it is not in the listing.
-    fn on_read(&mut self, name: &[u8]) -> Option<Course> {
+    fn on_read(&mut self, name: &[u8]) -> Option<AccessPattern> {
         let file = *self.places.get(name)?;
         if self.orders.is_empty() {
             self.orders = self.orders();
         }
         self.orders.iter_mut().for_each(|order| order.on_read(file));
         if self.followed.is_some_and(|followed| self.orders[followed].in_order > CHANCE) {
-            return Some(Course::Straight);
+            return Some(AccessPattern::Sequential);
         }
         let most = self.orders.iter().map(|order| order.in_order).max().filter(|most| *most > CHANCE);
         self.followed = most.and_then(|most| self.orders.iter().position(|order| order.in_order == most));
-        let Some(followed) = self.followed else { return Some(Course::Lost) };
+        let Some(followed) = self.followed else { return Some(AccessPattern::Random) };
         let order = &mut self.orders[followed];
         (order.asked, order.passed) = (order.last + 1, order.last.saturating_sub(NEAR));
-        Some(Course::Turned)
+        Some(AccessPattern::Turned)
     }
 
     /// Files that were skipped since the last call.
@@ -226,11 +226,11 @@ impl Prefetcher {
         let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
         let Some(at) = self.lists.iter().position(|list| list.dir == dir) else { return };
         let Some(mut list) = self.lists.remove(at) else { return };
-        let course = list.on_read(name);
-        if matches!(course, Some(Course::Turned | Course::Lost)) {
+        let pattern = list.on_read(name);
+        if matches!(pattern, Some(AccessPattern::Turned | AccessPattern::Random)) {
             self.drop_all(files);
         }
-        if matches!(course, Some(Course::Turned | Course::Straight)) {
+        if matches!(pattern, Some(AccessPattern::Turned | AccessPattern::Sequential)) {
             self.ask_next(files, conn, &mut list);
         }
         self.lists.push_front(list);
@@ -306,7 +306,7 @@ mod tests {
         List::new(RelPath::parse(b"x").unwrap(), files.collect())
     }
 
-    fn read(list: &mut List, names: &str) -> Vec<Option<Course>> {
+    fn read(list: &mut List, names: &str) -> Vec<Option<AccessPattern>> {
         names.split(' ').map(|name| list.on_read(name.as_bytes())).collect()
     }
 
@@ -326,7 +326,7 @@ mod tests {
             ("00 37", "74 11 48"),
         ] {
             let mut list = many();
-            assert_eq!(read(&mut list, names).pop(), Some(Some(Course::Turned)), "{names}");
+            assert_eq!(read(&mut list, names).pop(), Some(Some(AccessPattern::Turned)), "{names}");
             assert_eq!(next(&mut list, 3), expected);
         }
     }
@@ -334,12 +334,15 @@ mod tests {
     #[test]
     fn each_file_is_prefetched_once_and_as_many_as_fit() {
         let mut list = list();
-        assert_eq!(read(&mut list, "c f"), [Some(Course::Lost), Some(Course::Turned)]);
+        assert_eq!(read(&mut list, "c f"), [Some(AccessPattern::Random), Some(AccessPattern::Turned)]);
         assert_eq!(next(&mut list, 250), "a d");
         assert!(list.next(200, 250).is_empty());
-        assert_eq!(read(&mut list, "a"), [Some(Course::Straight)]);
+        assert_eq!(read(&mut list, "a"), [Some(AccessPattern::Sequential)]);
         assert_eq!(list.next(100, 250).len(), 1);
-        assert_eq!(read(&mut list, "d e"), [Some(Course::Straight), Some(Course::Straight)]);
+        assert_eq!(
+            read(&mut list, "d e"),
+            [Some(AccessPattern::Sequential), Some(AccessPattern::Sequential)]
+        );
         assert_eq!((next(&mut list, 250), next(&mut list, 250)), ("b".into(), String::new()));
     }
 
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!(next(&mut list, u64::MAX), "d");
         assert_eq!(
             (read(&mut list, "e").pop(), next(&mut list, 250)),
-            (Some(Some(Course::Straight)), "b".into())
+            (Some(Some(AccessPattern::Sequential)), "b".into())
         );
     }
 
@@ -361,10 +364,10 @@ mod tests {
         let mut list = many();
         read(&mut list, "99 98 97");
         assert_eq!(next(&mut list, 2), "96 95");
-        let turned = [Some(Course::Lost), Some(Course::Lost), Some(Course::Turned)];
+        let turned = [Some(AccessPattern::Random), Some(AccessPattern::Random), Some(AccessPattern::Turned)];
         assert_eq!(read(&mut list, "10 11 12"), turned);
         assert_eq!(next(&mut list, 2), "13 14");
-        assert!(read(&mut list, "60 20 80 40").iter().all(|course| *course == Some(Course::Lost)));
+        assert!(read(&mut list, "60 20 80 40").iter().all(|pattern| *pattern == Some(AccessPattern::Random)));
         assert_eq!((next(&mut list, 9), list.on_read(b"none")), (String::new(), None));
     }
 
@@ -388,8 +391,15 @@ mod tests {
     fn concurrent_reads_count_as_sequential() {
         let mut list = many();
         read(&mut list, "00 02 01");
-        assert_eq!((list.on_read(b"03"), next(&mut list, 2).as_str()), (Some(Course::Straight), "04 05"));
-        assert!(read(&mut list, "06 04 05 08 07").iter().all(|course| *course == Some(Course::Straight)));
+        assert_eq!(
+            (list.on_read(b"03"), next(&mut list, 2).as_str()),
+            (Some(AccessPattern::Sequential), "04 05")
+        );
+        assert!(
+            read(&mut list, "06 04 05 08 07")
+                .iter()
+                .all(|pattern| *pattern == Some(AccessPattern::Sequential))
+        );
         assert_eq!(next(&mut list, 2), "09 10");
     }
 }

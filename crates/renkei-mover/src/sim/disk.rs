@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// The result of a lookup.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Lookup {
     /// The inode.
     pub ino: Ino,
     /// Its entry; never a hard link.
@@ -168,7 +168,7 @@ impl Disk {
     }
 
     /// Looks a name up.
-    pub fn entry(&self, dir: Ino, name: &[u8]) -> Result<Found, Error> {
+    pub fn entry(&self, dir: Ino, name: &[u8]) -> Result<Lookup, Error> {
         let ino = self.lookup(dir, name)?;
         let node = self.node(ino)?;
         let kind = match &node.body {
@@ -176,7 +176,7 @@ impl Disk {
             Body::Dir(_) => EntryKind::Dir,
             Body::Symlink(target) => EntryKind::Symlink { target: target.clone() },
         };
-        Ok(Found { ino, entry: Entry { path: RelPath::parse(name)?, meta: node.meta.clone(), kind } })
+        Ok(Lookup { ino, entry: Entry { path: RelPath::parse(name)?, meta: node.meta.clone(), kind } })
     }
 
     /// The root directory's own metadata.

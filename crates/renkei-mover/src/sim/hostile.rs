@@ -10,7 +10,7 @@ use renkei_core::ids::EntryId;
 use renkei_core::mover::digest::{SLOT_BYTES, whole};
 use renkei_core::mover::journal::{Header, Record, State, VERSION, path_key};
 use renkei_core::mover::plan::Origin;
-use renkei_core::mover::receiver::{Left, MAX_OPEN_FILES, Receiver};
+use renkei_core::mover::receiver::{MAX_OPEN_FILES, PriorState, Receiver};
 use renkei_core::mover::sender::Sender;
 use renkei_core::path::RelPath;
 use renkei_core::sim::chance::Chance;
@@ -295,9 +295,9 @@ fn leftovers_are_offered_once() {
     let kind = EntryKind::File { stamp, sparse: false };
     let entry = Entry { path: path("f"), meta: Meta::default(), kind };
     let item = OfferItem { id: 1, entry: entry.clone(), digest: None };
-    let Left::Partial { slots, .. } = receiver.left(&item) else { panic!("left") };
+    let PriorState::Partial { slots, .. } = receiver.left(&item) else { panic!("left") };
     assert!(receiver.on_resumed(1, &entry, slots.clone()));
-    assert_eq!(receiver.left(&item), Left::Nothing);
+    assert_eq!(receiver.left(&item), PriorState::Nothing);
     assert!(!receiver.on_resumed(2, &entry, slots));
     assert!(
         !receiver.is_whole(2) && !receiver.on_given_up(2),

@@ -3,7 +3,7 @@
 //! Handles name inodes, as descriptors do; those of removed files fail. Files belong to one account, which is root if
 //! the disk is privileged. There are no special files and no access lists.
 
-use super::disk::{Body, Disk, Found, Ino, Node, ROOT};
+use super::disk::{Body, Disk, Ino, Lookup, Node, ROOT};
 use renkei_core::entry::{Entry, EntryKind, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{RelPath, printable};
@@ -236,7 +236,7 @@ impl Dir for MemoryDir {
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
         let path = self.path.child(name)?;
         let disk = self.disk();
-        let Found { ino, entry } = disk.entry(self.ino, name)?;
+        let Lookup { ino, entry } = disk.entry(self.ino, name)?;
         Ok((Entry { path, meta: shown(&disk.node(ino)?.meta, detail), ..entry }, raw(&disk, ino)?))
     }
 

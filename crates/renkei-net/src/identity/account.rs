@@ -194,12 +194,12 @@ impl<T> AccountThread<T> {
     }
 }
 
-type Found = Option<(CString, u32, u32)>;
+type PasswdEntry = Option<(CString, u32, u32)>;
 
 /// Calls one of the `getpw*_r` functions with a buffer that grows until the entry fits.
 fn entry(
     call: impl Fn(&mut [libc::c_char], *mut libc::passwd, *mut *mut libc::passwd) -> c_int,
-) -> std::io::Result<Found> {
+) -> std::io::Result<PasswdEntry> {
     let mut buffer = vec![0; 4096];
     loop {
         let mut pwd = MaybeUninit::<libc::passwd>::uninit();

@@ -70,12 +70,12 @@ fn store(home: &Home, all: &[Grant]) -> Result<(), Error> {
 /// `UsageInvalid` for an invalid name or user, `BadCertificate` for the request.
 pub fn grant(home: &Home, request: &Value, now: SystemTime) -> Result<Value, Error> {
     #[derive(Deserialize)]
-    struct Asked {
+    struct CertificateRequest {
         csr: String,
         name: String,
         user: String,
     }
-    let asked = Asked::deserialize(request)
+    let asked = CertificateRequest::deserialize(request)
         .map_err(|error| Error::new(Code::ProtocolViolation, "grant mount", "local socket", error))?;
     check_name(&asked.name)?;
     let authority = Authority::load(home)?;
@@ -133,14 +133,14 @@ pub fn valid_until(home: &Home, number: &str) -> Result<Option<SystemTime>, Erro
 // ---- on the machine of the mount -------------------------------------------------------------------------------------
 
 /// The request of a machine.
-pub struct Wish<'a> {
+pub struct CredentialRequest<'a> {
     /// The mount's name.
     pub name: &'a str,
     /// The user's name at the site.
     pub user: &'a str,
 }
 
-impl Wish<'_> {
+impl CredentialRequest<'_> {
     /// Requests it from the PoP behind the socket, as its administrator, and stores the credential in `home`.
     pub fn take(&self, home: &Home, socket: &Path, now: SystemTime) -> Result<LoggedIn, Error> {
         let key = KeyRequest::generate()?;

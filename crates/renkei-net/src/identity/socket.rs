@@ -137,8 +137,8 @@ pub fn serve_socket(listener: &UnixListener, handler: &dyn Handler, stop: &Atomi
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Acquire) {
             let Some(stream) = accept(listener).map_err(broken)? else { continue };
-            let Some(seat) = open.take_seat(&stream) else { continue };
-            let serve = || serve_one(stream, seat, handler);
+            let Some(slot) = open.take_slot(&stream) else { continue };
+            let serve = || serve_one(stream, slot, handler);
             if let Err(error) =
                 std::thread::Builder::new().name("local-api".into()).spawn_scoped(scope, serve)
             {
@@ -173,13 +173,13 @@ fn is_passing(error: &io::Error) -> bool {
 #[derive(Default)]
 struct Open(Mutex<HashMap<u32, usize>>);
 
-struct Seat<'a> {
+struct Slot<'a> {
     open: &'a Open,
     peer: Peer,
 }
 
 impl Open {
-    fn take_seat(&self, stream: &UnixStream) -> Option<Seat<'_>> {
+    fn take_slot(&self, stream: &UnixStream) -> Option<Slot<'_>> {
         let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
         let peer = Peer {
             uid: credentials.uid.as_raw(),
@@ -192,11 +192,11 @@ impl Open {
             return None;
         }
         seats.insert(peer.uid, of_uid + 1);
-        Some(Seat { open: self, peer })
+        Some(Slot { open: self, peer })
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let mut seats = self.open.0.lock().expect("no thread panics with the seats");
         if let Some(count) = seats.get_mut(&self.peer.uid) {
@@ -206,9 +206,9 @@ impl Drop for Seat<'_> {
     }
 }
 
-fn serve_one(mut stream: UnixStream, seat: Seat<'_>, handler: &dyn Handler) {
+fn serve_one(mut stream: UnixStream, slot: Slot<'_>, handler: &dyn Handler) {
     let (reply, lent) = match read_line(&mut stream, LINE_LIMIT, Some(PATIENCE)) {
-        Ok(line) => answer(&line, seat.peer, handler),
+        Ok(line) => answer(&line, slot.peer, handler),
         Err(error) => (Reply::Error(error), None),
     };
     let mut text = serde_json::to_string(&reply).expect("a reply is plain data");
@@ -216,7 +216,7 @@ fn serve_one(mut stream: UnixStream, seat: Seat<'_>, handler: &dyn Handler) {
     let sent =
         stream.set_write_timeout(Some(PATIENCE)).and_then(|()| send(&mut stream, text.as_bytes(), lent));
     if let Err(error) = sent {
-        tracing::debug!(%error, uid = seat.peer.uid, "a local reply was not taken");
+        tracing::debug!(%error, uid = slot.peer.uid, "a local reply was not taken");
     }
 }
 

@@ -16,12 +16,12 @@ use crate::Context;
 use crate::access::{Access, Caller, Opened};
 use crate::submission::{now_ms, read_spec, refused};
 use renkei_catalogue::{Row, hex_id};
-use renkei_core::buffer::{Answer, Held, STORAGE, split};
+use renkei_core::buffer::{Answer, Charge, STORAGE, split};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::queue::State;
-use renkei_core::wire::buffer::{BufferStatus, Buffered, Piece, Room, Stage, Standing, Waiter};
+use renkei_core::wire::buffer::{BufferStatus, Buffered, Piece, Room, RoomState, Stage, Waiter};
 use renkei_core::wire::message::{BATCH_ENTRIES, OpenSend, Source, TransferId};
 use renkei_core::wire::queue::Submission;
 use renkei_mover::hooks::{ReceiveHooks, SourceCheck};
@@ -169,7 +169,7 @@ impl BufferService {
         self.context.is_own_user(owner)?;
         let buffer = self.context.snapshot().buffer()?;
         let standing = match self.queued.row(&id)? {
-            Some(row) if row.owner == owner.to_string() && !row.course.state.is_end() => Standing::HandedIn,
+            Some(row) if row.owner == owner.to_string() && !row.job.state.is_end() => RoomState::HandedIn,
             Some(_) => return Err(refused(Code::SubmissionConflict, &id, "")),
             None => self.ask_for_room(&buffer, access, id, bytes, waits)?,
         };
@@ -183,7 +183,7 @@ impl BufferService {
         id: TransferId,
         bytes: u64,
         waits: bool,
-    ) -> Result<Standing, Error> {
+    ) -> Result<RoomState, Error> {
         let (owner, account, now) = (&access.principal, &access.account.name, now_ms());
         if buffer.owner_of(&id).is_none() && buffer.unfinished_of(owner) >= MAX_UNFINISHED {
             let cause =
@@ -195,14 +195,14 @@ impl BufferService {
             Answer::Granted => {
                 let transfer = hex_id(&id);
                 tracing::info!(target: "audit", principal = %owner, transfer, bytes, "room reserved in the buffer");
-                return Ok(Standing::Granted);
+                return Ok(RoomState::Granted);
             }
             Answer::Waits(shortage) => shortage,
         };
         if !waits {
             buffer.leave(&id)?;
         }
-        Ok(Standing::Waits(shortage))
+        Ok(RoomState::Waits(shortage))
     }
 
     /// Seals the sources that a transfer sends from the buffer.
@@ -243,7 +243,7 @@ impl BufferService {
 
     /// Removes the files of a transfer that has ended; its end is stored.
     pub(crate) fn leave_buffer(&self, row: &Row) {
-        if !matches!(row.course.state, State::Done | State::Cancelled) {
+        if !matches!(row.job.state, State::Done | State::Cancelled) {
             return;
         }
         let Ok(buffer) = self.buffer() else { return };
@@ -273,7 +273,7 @@ impl BufferService {
     /// The part of a queued transfer that is in the buffer.
     pub(crate) fn buffered(&self, id: &TransferId) -> Option<Buffered> {
         let (held, kept) = self.buffer().ok()?.held_by(id).filter(|(held, _)| !held.leaving)?;
-        let Held { written: bytes, until_ms, .. } = held;
+        let Charge { written: bytes, until_ms, .. } = held;
         Some(Buffered { site: self.context.name(), bytes, whole: kept.sealed, until_ms })
     }
 
@@ -332,12 +332,12 @@ impl BufferService {
     }
 
     /// Applies the state of its transfer to a piece.
-    fn judge_piece(&self, buffer: &Buffer, held: &Held, now: u64) -> Result<(), Error> {
+    fn judge_piece(&self, buffer: &Buffer, held: &Charge, now: u64) -> Result<(), Error> {
         // Before submission it expires after the last write.
         let Some(row) = self.queued.row(&held.id)? else { return Ok(()) };
         let kept_until = row.submitted_ms.saturating_add(self.keep_ms());
         let runs = self.queued.runs(&row.id);
-        match row.course.state {
+        match row.job.state {
             State::Done | State::Cancelled if !runs => self.leave_buffer(&row),
             _ if runs => buffer.keep(&held.id, now + A_WHILE_MS),
             State::Failed | State::Partial => {}
@@ -360,7 +360,7 @@ fn shown(owner: Option<&Principal>) -> String {
     owner.map(Principal::to_string).unwrap_or_default()
 }
 
-fn piece((held, kept): &(Held, Option<Reservation>)) -> Piece {
+fn piece((held, kept): &(Charge, Option<Reservation>)) -> Piece {
     let stage = match kept {
         _ if held.leaving => Stage::Leaving,
         Some(kept) if kept.sealed => Stage::Whole,
@@ -436,8 +436,8 @@ mod tests {
     }
 
     fn state(site: &Site, id: &TransferId) -> (State, Option<Code>) {
-        let course = site.queue().state.catalogue().unwrap().load(id).unwrap().unwrap().course;
-        (course.state, course.reason.map(|error| error.code))
+        let job = site.queue().state.catalogue().unwrap().load(id).unwrap().unwrap().job;
+        (job.state, job.reason.map(|error| error.code))
     }
 
     fn ask(site: &Site, id: &TransferId, change: Change) {

@@ -16,12 +16,12 @@ pub(crate) mod digests;
 
 use super::buffer::digests::{DIGESTS, sync};
 use renkei_config::home::{file_error, make_private_dir, write_file};
-use renkei_core::buffer::{Answer, Found, Held, Known, Ledger, Limits, Waiting};
+use renkei_core::buffer::{Answer, Charge, DiskUsage, Ledger, Limits, PersistedReservation, Waiting};
 use renkei_core::error::{Code, Error};
 use renkei_core::format::Format;
 use renkei_core::identity::Principal;
 use renkei_core::path::RelPath;
-use renkei_core::wire::buffer::{Room, Standing};
+use renkei_core::wire::buffer::{Room, RoomState};
 use renkei_core::wire::decode;
 use renkei_core::wire::message::TransferId;
 use renkei_mover::hex;
@@ -126,11 +126,11 @@ impl Buffer {
         let lock = take(folder)?;
         let (mut known, mut found, mut kept) = (Vec::new(), Vec::new(), HashMap::new());
         for (id, path) in transfers_in(folder)? {
-            found.push(Found { id, bytes: bytes_in(&path)? });
+            found.push(DiskUsage { id, bytes: bytes_in(&path)? });
             match read(&path.join(RESERVATION)) {
                 Ok(reservation) => {
                     let Reservation { owner, bytes, until_ms, .. } = reservation.clone();
-                    known.push(Known { id, owner, bytes, until_ms });
+                    known.push(PersistedReservation { id, owner, bytes, until_ms });
                     kept.insert(id, reservation);
                 }
                 Err(error) if error.code == Code::FormatNewer => return Err(error),
@@ -307,14 +307,14 @@ impl Buffer {
     }
 
     /// All entries of the ledger, with their reservations.
-    pub fn held(&self) -> Vec<(Held, Option<Reservation>)> {
+    pub fn held(&self) -> Vec<(Charge, Option<Reservation>)> {
         let state = self.lock();
         let held = state.ledger.held().into_iter();
         held.map(|held| (state.kept.get(&held.id).cloned(), held)).map(|(kept, held)| (held, kept)).collect()
     }
 
     /// The ledger entry and the reservation of one transfer.
-    pub fn held_by(&self, id: &TransferId) -> Option<(Held, Reservation)> {
+    pub fn held_by(&self, id: &TransferId) -> Option<(Charge, Reservation)> {
         let state = self.lock();
         state.ledger.held_by(id).zip(state.kept.get(id).cloned())
     }
@@ -332,7 +332,7 @@ impl Buffer {
     }
 
     /// The space available to an owner who requested `wanted` bytes.
-    pub fn room(&self, owner: &Principal, wanted: u64, standing: Standing) -> Room {
+    pub fn room(&self, owner: &Principal, wanted: u64, standing: RoomState) -> Room {
         let ledger = &self.lock().ledger;
         let Limits { capacity: size, quota } = ledger.limits();
         Room { standing, wanted, size, charged: ledger.used(), own: ledger.used_by(owner), quota }

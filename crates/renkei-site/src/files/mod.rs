@@ -21,7 +21,7 @@ use renkei_core::lease::web_locks::WebLocks;
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::copy::OpenCopy;
-use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, Found, OpenReceive, Space, Usage};
+use renkei_core::wire::message::{Algorithm, BATCH_ENTRIES, DestinationKind, OpenReceive, Space, Usage};
 use renkei_mover::Stop;
 use renkei_mover::files::checksum_on_demand::{compute, known};
 use renkei_store::checksum::Checksum;
@@ -117,12 +117,12 @@ impl FileService {
         Ok((resolved.layout, copy.receive(resolved.layout)))
     }
 
-    fn found(&self, access: &Access, destination: &Place) -> Result<Found, Error> {
+    fn found(&self, access: &Access, destination: &Place) -> Result<DestinationKind, Error> {
         match self.stat_dir(access, Some(destination.clone())) {
-            Ok(Entry { kind: EntryKind::Dir, .. }) => Ok(Found::Dir),
-            Ok(_) => Ok(Found::Other),
-            Err(error) if error.code == Code::NotADirectory => Ok(Found::Other),
-            Err(error) if error.code == Code::PathNotFound => Ok(Found::Nothing),
+            Ok(Entry { kind: EntryKind::Dir, .. }) => Ok(DestinationKind::Dir),
+            Ok(_) => Ok(DestinationKind::Other),
+            Err(error) if error.code == Code::NotADirectory => Ok(DestinationKind::Other),
+            Err(error) if error.code == Code::PathNotFound => Ok(DestinationKind::Nothing),
             Err(error) => Err(error),
         }
     }

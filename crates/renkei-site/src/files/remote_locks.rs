@@ -23,12 +23,12 @@ pub(crate) struct RemoteLocks {
     home: SiteName,
     /// Distinguishes its owners from those of other sessions.
     number: u64,
-    held: Mutex<Held>,
+    held: Mutex<LockState>,
 }
 
 /// Held locks, and the file session that holds them.
 #[derive(Default)]
-struct Held {
+struct LockState {
     files: Option<Arc<RemoteFiles>>,
     /// The home's lock epoch at that time; 0 until it is known.
     round: u64,
@@ -44,7 +44,7 @@ impl RemoteLocks {
         Ok(RemoteLocks { remote, name: name.into(), home: home.clone(), number, held: Mutex::default() })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LockState> {
         self.held.lock().expect("no thread panics while it holds the lock")
     }
 
@@ -122,7 +122,7 @@ impl Locker for RemoteLocks {
 
 impl Drop for RemoteLocks {
     fn drop(&mut self) {
-        let Held { files, paths, .. } = std::mem::take(&mut *self.held());
+        let LockState { files, paths, .. } = std::mem::take(&mut *self.held());
         let Some(files) = files else { return };
         // Released in the background.
         std::thread::spawn(move || {

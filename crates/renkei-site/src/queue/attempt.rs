@@ -122,7 +122,7 @@ impl Run<'_> {
         };
         loop {
             match self.room.state.happen(&self.row.id, &event, &reached, &with) {
-                Ok(row) => return tracing::info!(state = row.course.state.name(), "stored"),
+                Ok(row) => return tracing::info!(state = row.job.state.name(), "stored"),
                 Err(error) if error.code == Code::CatalogueFailed && !self.room.state.is_stopping() => {
                     tracing::error!(%error, "the end of an attempt is not stored yet");
                     std::thread::sleep(STORE_EVERY);
@@ -187,7 +187,7 @@ impl Run<'_> {
 
     /// The layout that an earlier attempt had.
     fn first_layout(&self, spec: &Submission) -> Option<CopyLayout> {
-        let resolved = spec.copy.resolve(self.row.course.found?);
+        let resolved = spec.copy.resolve(self.row.job.found?);
         resolved.ok().map(|resolved| resolved.layout)
     }
 

@@ -19,7 +19,7 @@ use renkei_core::path::SiteName;
 use renkei_core::queue::State;
 use renkei_core::wire::decode;
 use renkei_core::wire::message::{Request, TransferId};
-use renkei_core::wire::unfinished::{AboutUnfinished, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedAction};
 use renkei_mover::connect::dial::Dialler;
 use renkei_net::identity::delegation::Delegation;
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,7 @@ impl CancelCleanup {
 
     /// Starts the clean-up of a cancelled transfer; `credential` is its owner's delegation.
     pub(crate) fn give_up(&self, row: &Row, credential: Option<Vec<u8>>) {
-        if row.course.state != State::Cancelled || row.course.attempts == 0 {
+        if row.job.state != State::Cancelled || row.job.attempts == 0 {
             return;
         }
         if let Some(credential) = credential {
@@ -125,7 +125,7 @@ impl CancelCleanup {
     /// Whether a transfer is still cancelled: a retry needs the data that had arrived.
     fn is_given_up(&self, given: &Given) -> Result<bool, Error> {
         let row = self.queue.catalogue()?.load(&given.transfer)?;
-        Ok(row.is_none_or(|row| row.course.state == State::Cancelled))
+        Ok(row.is_none_or(|row| row.job.state == State::Cancelled))
     }
 
     fn given_up_folder(&self) -> PathBuf {
@@ -208,7 +208,7 @@ pub fn spawn_giving_up(cleanup: &Arc<CancelCleanup>) -> Result<(), Error> {
 }
 
 fn ask(dialler: &Dialler, given: &Given, storage: Option<String>) -> Result<(), Error> {
-    let what = Wish::GiveUp { transfer: given.transfer, owner: given.owner.clone() };
+    let what = UnfinishedAction::GiveUp { transfer: given.transfer, owner: given.owner.clone() };
     let mut session = dialler.connect(&given.to)?;
     session.ask(Request::Unfinished(AboutUnfinished { storage, what })).map(drop)
 }

@@ -79,7 +79,7 @@ impl Queue {
 
     /// Stops the attempt of a transfer for which a pause, cancellation or give-up was requested.
     pub(crate) fn stop_as_wished(&self, row: &Row) {
-        let cause = match row.course.wish {
+        let cause = match row.job.wish {
             Some(Requested::Pause) => "paused",
             Some(Requested::Cancel) => "cancelled",
             Some(Requested::GiveUp) => "its deadline passed",

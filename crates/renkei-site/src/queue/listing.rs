@@ -43,7 +43,7 @@ impl Queue {
             after: catalogue.states(&spec.terms.after)?,
             attempts: catalogue.attempts(&row.id)?,
             failures: failures.into_iter().map(|(_, failure)| failure).collect(),
-            link_rests_until_ms: link_rests_until_ms.filter(|_| !row.course.state.is_end()),
+            link_rests_until_ms: link_rests_until_ms.filter(|_| !row.job.state.is_end()),
         })
     }
 
@@ -81,8 +81,8 @@ impl Queue {
     pub(crate) fn told(&self, row: &Row) -> Result<Queued, Error> {
         let spec = read_spec(row)?;
         let active = self.state.active().get(&row.id).cloned();
-        let course = row.course.clone();
-        let reached = row.reached.filter(|_| !course.state.is_end());
+        let job = row.job.clone();
+        let reached = row.reached.filter(|_| !job.state.is_end());
         let from = match spec.terms.origin.as_str() {
             "" => places_at(&spec.from, &spec.send),
             origin => origin.to_owned(),
@@ -92,23 +92,23 @@ impl Queue {
             owner: row.owner.clone(),
             from,
             to: format!("{}:{}", spec.to, spec.copy.to),
-            state: course.state,
-            stopping: course.wish.is_some(),
+            state: job.state,
+            stopping: job.wish.is_some(),
             reason: match &active {
                 Some(active) => active.trying.look().map(|silent| silent.at(self.context.name().as_str())),
-                None => course.reason,
+                None => job.reason,
             },
-            next_ms: course.next_ms,
-            needs: course.needs,
+            next_ms: job.next_ms,
+            needs: job.needs,
             submitted_ms: row.submitted_ms,
-            deadline_ms: course.deadline_ms,
-            ended_ms: course.ended_ms,
-            attempts: course.attempts,
+            deadline_ms: job.deadline_ms,
+            ended_ms: job.ended_ms,
+            attempts: job.attempts,
             priority: spec.terms.priority,
             class: spec.send.class,
             label: spec.terms.label,
             progress: active.map(|active| active.watch.look()).or(reached),
-            summary: course.summary,
+            summary: job.summary,
             buffered: self.buffer.buffered(&row.id),
         })
     }

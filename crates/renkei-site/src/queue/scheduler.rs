@@ -120,7 +120,7 @@ impl Queue {
         let runner = self.runner_name()?;
         for mut row in catalogue.running_at(&runner)? {
             tracing::info!(transfer = hex_id(&row.id), "an attempt was interrupted");
-            row.course.handle(Event::Interrupted, now_ms())?;
+            row.job.handle(Event::Interrupted, now_ms())?;
             catalogue.update(&Update::of(&row))?;
         }
         tracing::info!(catalogue = catalogue.shown(), "the queue is open");
@@ -160,7 +160,7 @@ impl Queue {
             }
         };
         match self.state.catalogue().and_then(|catalogue| catalogue.load(id)) {
-            Ok(Some(row)) if row.course.state.is_end() || row.course.needs == 0 => {
+            Ok(Some(row)) if row.job.state.is_end() || row.job.needs == 0 => {
                 // The dependent transfer waits no longer.
                 let with = Update { met: Some(*needs), ..Update::of(&row) };
                 let _ = self.state.catalogue().and_then(|catalogue| catalogue.update(&with));
@@ -222,7 +222,7 @@ impl Queue {
     /// Begins an attempt, unless another PoP began one or the transfer was changed concurrently.
     fn start(self: &Arc<Self>, catalogue: &Catalogue, id: &TransferId, head: &Head) -> Result<(), Error> {
         let Some(mut row) = catalogue.load(id)? else { return Ok(()) };
-        let writes = writes(&read_spec(&row)?, row.course.found);
+        let writes = writes(&read_spec(&row)?, row.job.found);
         if let Some(other) = self.state.in_the_way(&writes) {
             let cause = format!("{} runs", hex_id(&other));
             let reason = Error::new(Code::DestinationBusy, "start", hex_id(id), cause);
@@ -230,12 +230,12 @@ impl Queue {
             self.note(&row, &Event::Held { reason, next_ms: now_ms() + HELD_MS }, None);
             return Ok(());
         }
-        if row.course.handle(Event::Begun, now_ms()).is_err() {
+        if row.job.handle(Event::Begun, now_ms()).is_err() {
             return Ok(());
         }
         row.runner = self.state.runner.get().cloned().unwrap_or_default();
         let attempt = Attempt {
-            number: row.course.attempts,
+            number: row.job.attempts,
             started_ms: now_ms(),
             ended_ms: None,
             bytes_moved: 0,

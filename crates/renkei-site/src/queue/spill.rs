@@ -16,7 +16,7 @@ use crate::submission::now_ms;
 use renkei_core::buffer::{Answer, place, source, split};
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
-use renkei_core::wire::buffer::Standing;
+use renkei_core::wire::buffer::RoomState;
 use renkei_core::wire::message::{
     Existing, OpenReceive, OpenSend, ReceiveOptions, Reply, Request, Source, Summary,
 };
@@ -150,7 +150,7 @@ impl Run<'_> {
         let Answer::Waits(shortage) = buffer.reserve(spec.send.transfer, wanted, now + PATIENCE_MS)? else {
             return Ok(());
         };
-        let cause = buffer.room(&owner, bytes, Standing::Waits(shortage)).waits(&snapshot.site);
+        let cause = buffer.room(&owner, bytes, RoomState::Waits(shortage)).waits(&snapshot.site);
         let error = Error::new(Code::BufferFull, "reserve", &owner, cause.unwrap_or_default());
         Err(error.at(snapshot.site.as_str()))
     }

@@ -6,7 +6,7 @@ use renkei_catalogue::{Catalogue, Row, Update, hex_id};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, SiteName};
 use renkei_core::queue::{Event, Load};
-use renkei_core::wire::message::{Found, TransferId};
+use renkei_core::wire::message::{DestinationKind, TransferId};
 use renkei_core::wire::queue::Submission;
 use renkei_mover::Stop;
 use renkei_mover::connect::slow_connect::CurrentAttempt;
@@ -138,7 +138,7 @@ impl QueueState {
         loop {
             let mut row = catalogue.load(id)?.ok_or_else(|| unknown(&hex_id(id)))?;
             more(&mut row)?;
-            row.course.handle(event.clone(), now_ms()).map_err(|error| about(error, &row.id))?;
+            row.job.handle(event.clone(), now_ms()).map_err(|error| about(error, &row.id))?;
             let With { attempt, met, credential } = *with;
             if catalogue.update(&Update { attempt, met, credential, ..Update::of(&row) })? {
                 return Ok(row);
@@ -168,7 +168,7 @@ impl QueuedTransfers for QueueState {
     }
 }
 
-/// Columns written together with a course change.
+/// Columns written together with a job change.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct With<'a> {
     pub(crate) attempt: Option<&'a renkei_core::wire::queue::Attempt>,
@@ -176,15 +176,15 @@ pub(crate) struct With<'a> {
     pub(crate) credential: Option<&'a [u8]>,
 }
 
-/// Sets the transfer as the subject of an error of its course.
+/// Sets the transfer as the subject of an error of its job.
 fn about(error: Error, id: &TransferId) -> Error {
     Error { subject: short(id), ..error }
 }
 
 /// The write targets of a transfer, for the kind of its destination. Those of many files into one directory that was not
 /// examined yet do not conflict with each other.
-pub(super) fn writes(spec: &Submission, found: Option<Found>) -> Vec<(SiteName, Place)> {
-    let resolved = spec.copy.resolve(found.unwrap_or(Found::Dir));
+pub(super) fn writes(spec: &Submission, found: Option<DestinationKind>) -> Vec<(SiteName, Place)> {
+    let resolved = spec.copy.resolve(found.unwrap_or(DestinationKind::Dir));
     let places = resolved.and_then(|resolved| spec.copy.places(resolved.layout, &spec.send.targets()));
     places.unwrap_or_default().into_iter().map(|place| (spec.to.clone(), place)).collect()
 }

@@ -8,7 +8,7 @@
 //! certificate within seconds.
 
 use super::Relay;
-use super::circuits::{Asked, Passing};
+use super::circuits::{CircuitRequest, Passing};
 use crate::access::{Access, Proof, account_name, own_users};
 use crate::snapshot::{Snapshot, Texts};
 use renkei_config::home::read_text;
@@ -248,7 +248,7 @@ impl Relay {
         self: &Arc<Self>,
         proof: &Proof,
         storage: &str,
-        asked: Asked,
+        asked: CircuitRequest,
         link: Arc<ControlSender>,
     ) -> Result<Passing<'_>, Error> {
         let now = self.context.snapshot();

@@ -43,7 +43,7 @@ const IDLE: Duration = Duration::from_secs(600);
 const STACK_BYTES: usize = 1 << 20;
 
 /// A request for circuits.
-pub struct Asked {
+pub struct CircuitRequest {
     /// The destination: the PoP of a site, or an agent of this one.
     pub to: Principal,
     /// The seed of their tickets.
@@ -57,9 +57,9 @@ pub struct Asked {
 }
 
 /// Permission for the circuits of one session.
-pub(crate) struct Leave {
+pub(crate) struct RelayPermit {
     principal: Principal,
-    asked: Asked,
+    asked: CircuitRequest,
     link: Arc<ControlSender>,
     open: AtomicU32,
     paced: Arc<Paced>,
@@ -88,19 +88,19 @@ pub(crate) struct Circuits {
 
 #[derive(Default)]
 struct State {
-    leaves: Vec<Arc<Leave>>,
-    tickets: HashMap<Ticket, Arc<Leave>>,
+    permits: Vec<Arc<RelayPermit>>,
+    tickets: HashMap<Ticket, Arc<RelayPermit>>,
     early: HashMap<Ticket, Early>,
 }
 
 /// The permission of a session; its unused tickets are revoked on drop.
 pub struct Passing<'a> {
     all: &'a Circuits,
-    leave: Arc<Leave>,
+    permit: Arc<RelayPermit>,
 }
 
 /// Counts an open circuit while it lives.
-struct Open(Arc<Leave>);
+struct Open(Arc<RelayPermit>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -108,15 +108,15 @@ impl Drop for Open {
     }
 }
 
-impl Leave {
-    fn new(principal: Principal, asked: Asked, link: Arc<ControlSender>) -> Self {
+impl RelayPermit {
+    fn new(principal: Principal, asked: CircuitRequest, link: Arc<ControlSender>) -> Self {
         let (open, paced, onward) = (AtomicU32::new(0), Arc::default(), Mutex::default());
         let (over, cut) = (AtomicBool::new(false), AtomicBool::new(false));
-        Leave { principal, asked, link, open, paced, onward, over, cut }
+        RelayPermit { principal, asked, link, open, paced, onward, over, cut }
     }
 }
 
-impl Leave {
+impl RelayPermit {
     /// A connection to the destination. If a further PoP relays it, one session there requests all circuits.
     fn dial(&self, dialler: &Dialler) -> Result<(TcpStream, Transport), Error> {
         let to = self.asked.to.site();
@@ -144,21 +144,22 @@ impl Leave {
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
         let mut state = self.all.lock();
-        state.tickets.retain(|_, leave| !Arc::ptr_eq(leave, &self.leave));
-        let bytes = self.leave.paced.bytes.load(Ordering::Relaxed);
-        let (principal, to) = (&self.leave.principal, &self.leave.asked.to);
+        state.tickets.retain(|_, permit| !Arc::ptr_eq(permit, &self.permit));
+        let bytes = self.permit.paced.bytes.load(Ordering::Relaxed);
+        let (principal, to) = (&self.permit.principal, &self.permit.asked.to);
         tracing::info!(target: "audit", %principal, %to, bytes, "circuits end");
-        self.leave.over.store(true, Ordering::Relaxed);
-        // Open circuits continue; the leave is listed until the last of them has ended.
+        self.permit.over.store(true, Ordering::Relaxed);
+        // Open circuits continue; the permit is listed until the last of them has ended.
         state.forget_ended();
     }
 }
 
 impl State {
     fn forget_ended(&mut self) {
-        let is_used =
-            |leave: &Leave| !leave.over.load(Ordering::Relaxed) || leave.open.load(Ordering::Relaxed) > 0;
-        self.leaves.retain(|leave| is_used(leave));
+        let is_used = |permit: &RelayPermit| {
+            !permit.over.load(Ordering::Relaxed) || permit.open.load(Ordering::Relaxed) > 0
+        };
+        self.permits.retain(|permit| is_used(permit));
     }
 }
 
@@ -167,26 +168,26 @@ impl Circuits {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Registers the tickets of a leave; returns connections that arrived before.
-    fn grant(&self, leave: Arc<Leave>) -> (Passing<'_>, Vec<Early>) {
+    /// Registers the tickets of a permit; returns connections that arrived before.
+    fn grant(&self, permit: Arc<RelayPermit>) -> (Passing<'_>, Vec<Early>) {
         let mut state = self.lock();
         let mut came = Vec::new();
-        for index in 0..leave.asked.count {
-            let ticket = ticket(&leave.asked.seed, index);
+        for index in 0..permit.asked.count {
+            let ticket = ticket(&permit.asked.seed, index);
             match state.early.remove(&ticket) {
                 Some(early) => came.push(early),
-                None => drop(state.tickets.insert(ticket, leave.clone())),
+                None => drop(state.tickets.insert(ticket, permit.clone())),
             }
         }
-        state.leaves.push(leave.clone());
-        (Passing { all: self, leave }, came)
+        state.permits.push(permit.clone());
+        (Passing { all: self, permit }, came)
     }
 
     /// Redeems the ticket of a connection; if it is unknown the connection waits.
-    fn take(&self, ticket: Ticket, early: Early) -> Option<(Arc<Leave>, Early)> {
+    fn take(&self, ticket: Ticket, early: Early) -> Option<(Arc<RelayPermit>, Early)> {
         let mut state = self.lock();
-        if let Some(leave) = state.tickets.remove(&ticket) {
-            return Some((leave, early));
+        if let Some(permit) = state.tickets.remove(&ticket) {
+            return Some((permit, early));
         }
         state.early.insert(ticket, early);
         None
@@ -209,43 +210,43 @@ impl Circuits {
 
     /// Status of the relayed circuits of principals that `shown` accepts.
     pub(crate) fn list(&self, shown: impl Fn(&Principal) -> bool) -> Vec<RelayedStatus> {
-        let status = |leave: &Arc<Leave>| RelayedStatus {
-            principal: leave.principal.to_string(),
-            to: leave.asked.to.clone(),
-            circuits: leave.open.load(Ordering::Relaxed),
-            bytes: leave.paced.bytes.load(Ordering::Relaxed),
+        let status = |permit: &Arc<RelayPermit>| RelayedStatus {
+            principal: permit.principal.to_string(),
+            to: permit.asked.to.clone(),
+            circuits: permit.open.load(Ordering::Relaxed),
+            bytes: permit.paced.bytes.load(Ordering::Relaxed),
         };
-        self.lock().leaves.iter().filter(|leave| shown(&leave.principal)).map(status).collect()
+        self.lock().permits.iter().filter(|permit| shown(&permit.principal)).map(status).collect()
     }
 
     /// Ends the circuits for which `not` is true.
     pub(crate) fn end(&self, not: impl Fn(&Principal, &Principal) -> bool) {
         let state = self.lock();
-        for leave in state.leaves.iter().filter(|leave| not(&leave.principal, &leave.asked.to)) {
-            leave.cut.store(true, Ordering::Relaxed);
-            leave.link.shutdown();
+        for permit in state.permits.iter().filter(|permit| not(&permit.principal, &permit.asked.to)) {
+            permit.cut.store(true, Ordering::Relaxed);
+            permit.link.shutdown();
         }
     }
 
     /// Counts one more circuit, within the limits.
-    fn enter(&self, leave: &Arc<Leave>, limit: u64) -> Result<Open, Error> {
+    fn enter(&self, permit: &Arc<RelayPermit>, limit: u64) -> Result<Open, Error> {
         let state = self.lock();
-        let open = |of: &dyn Fn(&Leave) -> bool| -> u64 {
-            let counts = state.leaves.iter().filter(|leave| of(leave));
-            counts.map(|leave| u64::from(leave.open.load(Ordering::Relaxed))).sum()
+        let open = |of: &dyn Fn(&RelayPermit) -> bool| -> u64 {
+            let counts = state.permits.iter().filter(|permit| of(permit));
+            counts.map(|permit| u64::from(permit.open.load(Ordering::Relaxed))).sum()
         };
         let share = one_share(usize::try_from(limit).unwrap_or(usize::MAX)) as u64;
-        if open(&|_| true) >= limit || open(&|other| other.principal == leave.principal) >= share {
+        if open(&|_| true) >= limit || open(&|other| other.principal == permit.principal) >= share {
             let cause = format!("at most {limit} at a time, {share} of one principal");
-            return Err(Error::new(Code::CircuitLimit, "pass on", &leave.asked.to, cause));
+            return Err(Error::new(Code::CircuitLimit, "pass on", &permit.asked.to, cause));
         }
-        leave.open.fetch_add(1, Ordering::Relaxed);
-        Ok(Open(leave.clone()))
+        permit.open.fetch_add(1, Ordering::Relaxed);
+        Ok(Open(permit.clone()))
     }
 }
 
 /// Checks whether the configuration lets this principal use circuits.
-fn may_pass(principal: &Principal, asked: &Asked, now: &Snapshot) -> Result<(), Error> {
+fn may_pass(principal: &Principal, asked: &CircuitRequest, now: &Snapshot) -> Result<(), Error> {
     let refused = |cause: String| Err(Error::new(Code::RelayRefused, "pass on", principal, cause));
     if asked.count > MAX_CIRCUITS || asked.further > MAX_FURTHER {
         return Err(violation("circuits", format_args!("{} of them", asked.count)));
@@ -271,7 +272,7 @@ impl Relay {
     pub fn pass_circuits(
         self: &Arc<Self>,
         proof: &Proof,
-        asked: Asked,
+        asked: CircuitRequest,
         link: Arc<ControlSender>,
     ) -> Result<Passing<'_>, Error> {
         let (snapshot, principal) = (self.context.snapshot(), proof.principal.clone());
@@ -284,14 +285,14 @@ impl Relay {
     pub(crate) fn grant_circuits(
         self: &Arc<Self>,
         proof: &Proof,
-        asked: Asked,
+        asked: CircuitRequest,
         link: Arc<ControlSender>,
     ) -> Passing<'_> {
         let principal = proof.principal.clone();
         tracing::info!(target: "audit", %principal, to = %asked.to, "circuits may pass");
-        let leave = Arc::new(Leave::new(principal, asked, link));
-        let (passing, came) = self.circuits.grant(leave.clone());
-        came.into_iter().for_each(|early| self.spawn_circuit(leave.clone(), early));
+        let permit = Arc::new(RelayPermit::new(principal, asked, link));
+        let (passing, came) = self.circuits.grant(permit.clone());
+        came.into_iter().for_each(|early| self.spawn_circuit(permit.clone(), early));
         passing
     }
 
@@ -313,8 +314,8 @@ impl Relay {
             false => sock,
         };
         let early = Early { sock, received, since: Instant::now(), place };
-        if let Some((leave, early)) = self.circuits.take(ticket, early) {
-            self.spawn_circuit(leave, early);
+        if let Some((permit, early)) = self.circuits.take(ticket, early) {
+            self.spawn_circuit(permit, early);
         }
     }
 
@@ -323,15 +324,15 @@ impl Relay {
         self.circuits.give_up(ticket);
     }
 
-    fn spawn_circuit(self: &Arc<Self>, leave: Arc<Leave>, early: Early) {
+    fn spawn_circuit(self: &Arc<Self>, permit: Arc<RelayPermit>, early: Early) {
         let relay = self.clone();
         let work = move || {
             let Early { sock, received, place, .. } = early;
             drop(place);
-            if let Err(error) = relay.pass_on(&leave, sock, &received) {
+            if let Err(error) = relay.pass_on(&permit, sock, &received) {
                 let error = of_here(error, relay.context.name().as_str());
-                tracing::info!(to = %leave.asked.to, principal = %leave.principal, %error, "a circuit failed");
-                let _ = leave.link.send(&Control::Reply { id: leave.asked.id, reply: Err(error) });
+                tracing::info!(to = %permit.asked.to, principal = %permit.principal, %error, "a circuit failed");
+                let _ = permit.link.send(&Control::Reply { id: permit.asked.id, reply: Err(error) });
             }
         };
         let thread = std::thread::Builder::new().name("circuit".into()).stack_size(STACK_BYTES);
@@ -344,42 +345,42 @@ impl Relay {
     ///
     /// # Errors
     /// Those of the connection; a later end of the circuit is no failure of this PoP.
-    fn pass_on(&self, leave: &Arc<Leave>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
+    fn pass_on(&self, permit: &Arc<RelayPermit>, near: TcpStream, received: &[u8]) -> Result<(), Error> {
         let snapshot = self.context.snapshot();
-        let _open = self.circuits.enter(leave, snapshot.config.limits.max_circuits)?;
-        let (far, reach) = self.onward(leave, &snapshot)?;
+        let _open = self.circuits.enter(permit, snapshot.config.limits.max_circuits)?;
+        let (far, reach) = self.onward(permit, &snapshot)?;
         let (near, far) = (Arc::new(near), Arc::new(far));
         for sock in [&near, &far] {
             prepare(sock);
         }
         (&*far).write_all(received).map_err(|error| lost("send", &error))?;
         let on_bytes = |count| {
-            leave.paced.bytes.fetch_add(count, Ordering::Relaxed);
+            permit.paced.bytes.fetch_add(count, Ordering::Relaxed);
             Counters::add(&self.context.counters.relayed_bytes_total, count);
         };
         on_bytes(received.len() as u64);
         Counters::add(&self.context.counters.circuits_total, 1);
-        let _shared = leave.paced.share(&near, &far);
+        let _shared = permit.paced.share(&near, &far);
         // The session may end before its circuits; they are cut only when a principal is no longer trusted.
-        let is_stopped = || leave.cut.load(Ordering::Relaxed);
+        let is_stopped = || permit.cut.load(Ordering::Relaxed);
         if let Err(error) = couple(&near, &far, IDLE, is_stopped, on_bytes) {
-            tracing::debug!(to = %leave.asked.to, %error, "a circuit broke");
+            tracing::debug!(to = %permit.asked.to, %error, "a circuit broke");
         }
         // If the next relay could not connect, it sends the reason.
         reach.and_then(|reach| reach.word()).map_or(Ok(()), Err)
     }
 
     /// A connection to the destination, with the route unless an agent was called.
-    fn onward(&self, leave: &Leave, now: &Snapshot) -> Result<(TcpStream, Option<Transport>), Error> {
-        match &leave.asked.to {
+    fn onward(&self, permit: &RelayPermit, now: &Snapshot) -> Result<(TcpStream, Option<Transport>), Error> {
+        match &permit.asked.to {
             agent @ Principal::Agent { .. } => self.call_agent(agent).map(|far| (far, None)),
             _ => {
                 let ways = RouteContext {
-                    further: leave.asked.further,
+                    further: permit.asked.further,
                     targets: Some(self.targets(now)),
                     ..self.ways(now)
                 };
-                let (far, reach) = leave.dial(&self.dialler(now)?.with_ways(ways))?;
+                let (far, reach) = permit.dial(&self.dialler(now)?.with_ways(ways))?;
                 Ok((far, Some(reach)))
             }
         }
@@ -412,11 +413,11 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::atomic::AtomicUsize;
 
-    /// A leave for `count` circuits to a site, with tickets of its own.
-    fn leave(principal: &str, seed: u8, count: u16, link: &Arc<ControlSender>) -> Arc<Leave> {
+    /// A permit for `count` circuits to a site, with tickets of its own.
+    fn permit(principal: &str, seed: u8, count: u16, link: &Arc<ControlSender>) -> Arc<RelayPermit> {
         let to = Principal::parse("osaka").unwrap();
-        let asked = Asked { to, seed: [seed; 32], count, further: 0, id: 1 };
-        Arc::new(Leave::new(Principal::parse(principal).unwrap(), asked, link.clone()))
+        let asked = CircuitRequest { to, seed: [seed; 32], count, further: 0, id: 1 };
+        Arc::new(RelayPermit::new(Principal::parse(principal).unwrap(), asked, link.clone()))
     }
 
     /// Counts itself as long as it lives.
@@ -447,7 +448,7 @@ mod tests {
     #[test]
     fn a_ticket_works_once_and_ends_with_its_session() {
         let (circuits, places, (link, _ends)) = (Circuits::default(), Arc::default(), link());
-        let (passing, came) = circuits.grant(leave("alice@kek", 1, 2, &link));
+        let (passing, came) = circuits.grant(permit("alice@kek", 1, 2, &link));
         assert!(came.is_empty());
         assert!(circuits.take(ticket(&[1; 32], 0), early(&places)).is_some());
         assert!(circuits.take(ticket(&[1; 32], 0), early(&places)).is_none(), "it was used");
@@ -463,7 +464,7 @@ mod tests {
             assert!(circuits.take(ticket(&[1; 32], index), early(&places)).is_none());
         }
         assert!(circuits.take([9; 32], early(&places)).is_none());
-        let (_passing, came) = circuits.grant(leave("alice@kek", 1, 2, &link));
+        let (_passing, came) = circuits.grant(permit("alice@kek", 1, 2, &link));
         assert_eq!((came.len(), places.load(Ordering::Relaxed)), (2, 3));
         drop(came);
         assert_eq!((circuits.refuse_late(), places.load(Ordering::Relaxed)), (0, 1));
@@ -476,11 +477,11 @@ mod tests {
     fn no_more_are_open_than_the_limit_and_half_of_them_for_one() {
         let (circuits, (link, _ends)) = (Circuits::default(), link());
         let [one, two, bob] = [("alice@kek", 1), ("alice@kek", 2), ("bob@titech", 3)]
-            .map(|(who, seed)| leave(who, seed, 8, &link));
-        let _passing: Vec<_> = [&one, &two, &bob].map(|leave| circuits.grant(leave.clone())).into();
-        let enter = |leave: &Arc<Leave>| circuits.enter(leave, 4);
+            .map(|(who, seed)| permit(who, seed, 8, &link));
+        let _passing: Vec<_> = [&one, &two, &bob].map(|permit| circuits.grant(permit.clone())).into();
+        let enter = |permit: &Arc<RelayPermit>| circuits.enter(permit, 4);
         let (first, _second) = (enter(&one).unwrap(), enter(&two).unwrap());
-        let code = |leave: &Arc<Leave>| enter(leave).err().map(|error| error.code);
+        let code = |permit: &Arc<RelayPermit>| enter(permit).err().map(|error| error.code);
         assert_eq!(code(&one), Some(Code::CircuitLimit), "half of them, over both sessions");
         let _others = [enter(&bob).unwrap(), enter(&bob).unwrap()];
         assert_eq!(code(&bob), Some(Code::CircuitLimit));
@@ -491,10 +492,10 @@ mod tests {
     #[test]
     fn relayed_transfers_are_listed_until_their_last_circuit_ends() {
         let (circuits, (link, _ends)) = (Circuits::default(), link());
-        let leave = leave("alice@kek", 1, 1, &link);
-        let (passing, _) = circuits.grant(leave.clone());
-        let open = circuits.enter(&leave, 4).unwrap();
-        leave.paced.bytes.fetch_add(7, Ordering::Relaxed);
+        let permit = permit("alice@kek", 1, 1, &link);
+        let (passing, _) = circuits.grant(permit.clone());
+        let open = circuits.enter(&permit, 4).unwrap();
+        permit.paced.bytes.fetch_add(7, Ordering::Relaxed);
         drop(passing);
         let [listed] = &circuits.list(|_| true)[..] else { panic!("the circuit goes on") };
         assert_eq!((listed.circuits, listed.bytes, listed.principal.as_str()), (1, 7, "alice@kek"));
@@ -508,8 +509,8 @@ mod tests {
     fn circuits_of_untrusted_sites_are_closed() {
         let (circuits, (link, _ends)) = (Circuits::default(), link());
         let [alice, bob] =
-            [("alice@kek", 1), ("bob@titech", 2)].map(|(who, seed)| leave(who, seed, 1, &link));
-        let _passing = [&alice, &bob].map(|leave| circuits.grant(leave.clone()));
+            [("alice@kek", 1), ("bob@titech", 2)].map(|(who, seed)| permit(who, seed, 1, &link));
+        let _passing = [&alice, &bob].map(|permit| circuits.grant(permit.clone()));
         circuits.end(|principal, _| principal.site().as_str() == "titech");
         assert!(!alice.cut.load(Ordering::Relaxed) && bob.cut.load(Ordering::Relaxed));
     }

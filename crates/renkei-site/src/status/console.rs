@@ -39,14 +39,14 @@ impl Holder {
     }
 }
 
-struct Held {
+struct ConsoleSession {
     holder: Holder,
     until: Instant,
 }
 
 /// Secrets by digest, with their holders.
 #[derive(Default)]
-struct Secrets(HashMap<[u8; 32], Held>);
+struct Secrets(HashMap<[u8; 32], ConsoleSession>);
 
 impl Secrets {
     fn issue(&mut self, holder: Holder, life: Duration, now: Instant) -> Result<String, Error> {
@@ -59,7 +59,7 @@ impl Secrets {
         for (_, key) in own.iter().take((own.len() + 1).saturating_sub(MAX_OF_ONE)) {
             self.0.remove(key);
         }
-        self.0.insert(digest(&secret), Held { holder, until: now + life });
+        self.0.insert(digest(&secret), ConsoleSession { holder, until: now + life });
         Ok(secret)
     }
 

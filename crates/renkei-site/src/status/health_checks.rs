@@ -528,10 +528,10 @@ impl Waits {
 fn waiting_by_link(rows: &[Row]) -> BTreeMap<String, Waits> {
     let mut links: BTreeMap<String, Waits> = BTreeMap::new();
     for row in rows {
-        let course = &row.course;
-        let was_tried = course.state == State::Waiting && course.attempts > 0;
+        let job = &row.job;
+        let was_tried = job.state == State::Waiting && job.attempts > 0;
         // Waiting for a limit is normal.
-        let reason = course.reason.as_ref().filter(|error| was_tried && error.kind() != Kind::Limit);
+        let reason = job.reason.as_ref().filter(|error| was_tried && error.kind() != Kind::Limit);
         let (Some(error), Some((_, link))) = (reason, read_lane(&row.lane)) else { continue };
         let waits = links.entry(format!("{} to {}", link.from, link.to));
         // The error's side is where the transfer runs; its subject tells which end fails.

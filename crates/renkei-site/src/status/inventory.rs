@@ -30,7 +30,7 @@ pub use renkei_net::identity::trust::card_history::CardChange;
 pub use renkei_volume::follower::restored_home::RestoreReport;
 pub use renkei_volume::grant::Level;
 pub use renkei_volume::volume_status::VolumeStatus;
-pub use renkei_volume::{Followed, Standing};
+pub use renkei_volume::{Followed, VolumeState};
 
 /// Maximum card changes that are shown.
 const SHOWN_CHANGES: usize = 20;

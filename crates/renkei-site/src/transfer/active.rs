@@ -52,12 +52,12 @@ pub(crate) struct Judged {
 }
 
 /// Active transfers by key, each with a sequence number.
-type Held = HashMap<u64, (u64, Running)>;
+type TransfersByKey = HashMap<u64, (u64, Running)>;
 
 /// The active transfers.
 #[derive(Default)]
 pub struct ActiveTransfers {
-    running: Mutex<Held>,
+    running: Mutex<TransfersByKey>,
     changed: Condvar,
     next: Mutex<u64>,
     history: Mutex<History>,
@@ -89,7 +89,7 @@ impl Listed<'_> {
 }
 
 impl ActiveTransfers {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, TransfersByKey> {
         self.running.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
@@ -117,7 +117,7 @@ impl ActiveTransfers {
             let cause = "a newer run of the same transfer took over";
             stop_soon(stop, Error::new(Code::Cancelled, "supersede", "transfer", cause));
             let left = deadline.saturating_duration_since(Instant::now());
-            let holds = |all: &mut Held| all.get(&key).is_some_and(|(number, _)| *number == held);
+            let holds = |all: &mut TransfersByKey| all.get(&key).is_some_and(|(number, _)| *number == held);
             let waited = self.changed.wait_timeout_while(self.lock(), left, holds);
             let (left, wait) = waited.expect("no thread panics while it holds the lock");
             if wait.timed_out() {
@@ -189,7 +189,7 @@ impl ActiveTransfers {
         let stops: Vec<Stop> = of.map(|(_, running)| running.stop.clone()).collect();
         drop(all);
         stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
-        let runs = |all: &mut Held| all.values().any(|(_, running)| is_of(running));
+        let runs = |all: &mut TransfersByKey| all.values().any(|(_, running)| is_of(running));
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, runs));
     }
 
@@ -197,7 +197,7 @@ impl ActiveTransfers {
     pub fn stop_all(&self, error: &Error) {
         let stops: Vec<Stop> = self.lock().values().map(|(_, running)| running.stop.clone()).collect();
         stops.into_iter().for_each(|stop| stop_soon(stop, error.clone()));
-        let none = |all: &mut Held| !all.is_empty();
+        let none = |all: &mut TransfersByKey| !all.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), SUPERSEDE_WITHIN, none));
     }
 

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The permission to send to the other site.
-pub enum Leave<'a> {
+pub enum PushPermit<'a> {
     /// The destination's grant to the user.
     Grant(Ticket),
     /// The user is one of this site.
@@ -57,16 +57,16 @@ fn may_speak_for(peer: &Principal, user: &Principal) -> Result<(), Error> {
 struct Opening<'a> {
     request: Request,
     job: SendJob,
-    leave: &'a Leave<'a>,
+    permit: &'a PushPermit<'a>,
 }
 
 impl Opening<'_> {
     /// Makes the request in a session; the outer error is the session's, the inner one the other site's answer.
     fn ask(&mut self, kept: &mut PooledSession) -> Result<Result<Opened, Error>, Error> {
-        let (leave, roots) = (self.leave, &mut self.job.roots);
+        let (permit, roots) = (self.permit, &mut self.job.roots);
         let names: Vec<RelPath> = roots.iter().map(|root| root.to.clone()).collect();
         kept.session.ask_to_open(self.request.clone(), &mut |destination| {
-            let targets = leave.targets(destination, &names)?;
+            let targets = permit.targets(destination, &names)?;
             if targets.len() != roots.len() {
                 return Err(violation("push", "another number of names than of sources"));
             }
@@ -76,10 +76,10 @@ impl Opening<'_> {
     }
 }
 
-impl Leave<'_> {
+impl PushPermit<'_> {
     /// The target names of the sources, whose names in a destination directory are `names`.
     fn targets(&self, destination: DestinationReport, names: &[RelPath]) -> Result<Vec<RelPath>, Error> {
-        let Leave::OwnUser { copy, on_layout } = self else {
+        let PushPermit::OwnUser { copy, on_layout } = self else {
             return Err(violation("push", format_args!("{destination:?}")));
         };
         let layout = destination.layout(copy)?;
@@ -90,8 +90,8 @@ impl Leave<'_> {
     /// The request to the other site, of a user with this certificate chain.
     fn request(&self, chain: impl FnOnce() -> Vec<Vec<u8>>) -> Request {
         match self {
-            Leave::Grant(grant) => Request::Redeem(*grant),
-            Leave::OwnUser { copy, .. } => {
+            PushPermit::Grant(grant) => Request::Redeem(*grant),
+            PushPermit::OwnUser { copy, .. } => {
                 Request::OpenCopy { copy: copy.clone(), by: CopySender::PopFor(chain()) }
             }
         }
@@ -105,14 +105,14 @@ impl Transfers {
         access: &Access,
         open: OpenSend,
         to: &SiteName,
-        leave: Leave<'_>,
+        permit: PushPermit<'_>,
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
         let id = hex(&open.transfer);
         let span = tracing::info_span!("push", transfer = id, principal = %access.principal, %to);
         let _entered = span.enter();
-        let result = self.try_push(access, &open, to, leave, watch, stop);
+        let result = self.try_push(access, &open, to, permit, watch, stop);
         let result = result.map_err(|error| match error.side.as_str() {
             "client" => Error { side: access.site().into(), ..error },
             _ => error.at(access.site()),
@@ -126,7 +126,7 @@ impl Transfers {
         access: &Access,
         open: &OpenSend,
         to: &SiteName,
-        leave: Leave<'_>,
+        permit: PushPermit<'_>,
         watch: &Watch,
         stop: &Stop,
     ) -> Result<Summary, Error> {
@@ -139,7 +139,7 @@ impl Transfers {
         entry.trace = Trace::begin(Some(to.clone()));
         let listed = self.active.enter(self.active.fresh_key(), entry)?;
         let job = send_job(access, open, false)?;
-        let opening = Opening { request: leave.request(|| access.chain()), job, leave: &leave };
+        let opening = Opening { request: permit.request(|| access.chain()), job, permit: &permit };
         self.push_in_a_session(access, to, open.max_streams, opening, &listed, (watch, stop))
     }
 

@@ -14,7 +14,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::mover::journal::Brief;
 use renkei_core::wire::message::{BATCH_ENTRIES, TransferId};
-use renkei_core::wire::unfinished::{AboutUnfinished, MAX_NAMED, Unfinished, UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{
+    AboutUnfinished, MAX_NAMED, Unfinished, UnfinishedAction, UnfinishedReply,
+};
 use renkei_mover::hex;
 use renkei_mover::journal::{list, look};
 use renkei_net::unix_ms;
@@ -26,7 +28,7 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A journal and its listed form.
-pub struct Left {
+pub struct UnfinishedCopy {
     /// Path of the journal.
     pub path: PathBuf,
     /// The listed form.
@@ -34,7 +36,7 @@ pub struct Left {
     brief: Brief,
 }
 
-impl Left {
+impl UnfinishedCopy {
     /// Whether it is listed: it is active, or there is something to resume. A copy that failed before anything was
     /// stored left no more than its name.
     pub fn is_told(&self) -> bool {
@@ -50,16 +52,16 @@ impl Transfers {
     pub fn unfinished(&self, access: &Access, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
         let owner = access.principal.to_string();
         let answer = match &about.what {
-            Wish::GiveUp { transfer, .. } => self.give_up_here(transfer, &owner),
+            UnfinishedAction::GiveUp { transfer, .. } => self.give_up_here(transfer, &owner),
             what => self.see_to_unfinished(Some(&owner), what),
         };
         answer.map_err(|error| error.at(access.site()))
     }
 
     /// [`Transfers::unfinished`] for the administrator, for all owners.
-    pub fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
+    pub fn all_unfinished(&self, what: &UnfinishedAction) -> Result<UnfinishedReply, Error> {
         let answer = match what {
-            Wish::GiveUp { transfer, owner } => self.give_up_here(transfer, owner),
+            UnfinishedAction::GiveUp { transfer, owner } => self.give_up_here(transfer, owner),
             what => self.see_to_unfinished(None, what),
         };
         answer.map_err(|error| error.at(self.context.name().as_str()))
@@ -71,7 +73,8 @@ impl Transfers {
     /// `NotAllowed` for users of other sites, and for all other requests.
     pub fn give_up_for(&self, proof: &Proof, about: &AboutUnfinished) -> Result<UnfinishedReply, Error> {
         let refused = |cause: &str| Err(Error::new(Code::NotAllowed, "give up", &proof.principal, cause));
-        let (Principal::Host(site), Wish::GiveUp { transfer, owner }) = (&proof.principal, &about.what)
+        let (Principal::Host(site), UnfinishedAction::GiveUp { transfer, owner }) =
+            (&proof.principal, &about.what)
         else {
             return refused("a PoP may cancel transfers of its users and nothing else");
         };
@@ -89,10 +92,10 @@ impl Transfers {
         let error = Error::new(Code::Cancelled, "receive", &id, "cancelled by its owner");
         self.active.stop_of(&id, Some(owner), &error);
         let all = left(&self.context.home().journal_dir(), false)?;
-        let is_meant = |left: &Left| {
+        let is_meant = |left: &UnfinishedCopy| {
             left.brief.transfer == Some(*transfer) && left.brief.owner.as_deref() == Some(owner)
         };
-        let meant: Vec<Left> = all.into_iter().filter(is_meant).collect();
+        let meant: Vec<UnfinishedCopy> = all.into_iter().filter(is_meant).collect();
         for left in &meant {
             let removed = self.drop_when_let_go(&left.path)?;
             tracing::info!(target: "audit", transfer = id, owner, removed, "cancelled: partial data was removed");
@@ -117,12 +120,16 @@ impl Transfers {
         }
     }
 
-    fn see_to_unfinished(&self, owner: Option<&str>, what: &Wish) -> Result<UnfinishedReply, Error> {
+    fn see_to_unfinished(
+        &self,
+        owner: Option<&str>,
+        what: &UnfinishedAction,
+    ) -> Result<UnfinishedReply, Error> {
         let mut all = left(&self.context.home().journal_dir(), false)?;
         // A journal that names no owner is left to the administrator.
         all.retain(|left| owner.is_none_or(|owner| left.brief.owner.as_deref() == Some(owner)));
-        let Wish::Drop(named) = what else {
-            all.retain(Left::is_told);
+        let UnfinishedAction::Drop(named) = what else {
+            all.retain(UnfinishedCopy::is_told);
             all.truncate(BATCH_ENTRIES);
             let listed = all.into_iter().map(|left| left.told).collect();
             return Ok(UnfinishedReply { listed, dropped: false });
@@ -130,7 +137,7 @@ impl Transfers {
         let mut chosen = choose(all, named)?;
         chosen.truncate(BATCH_ENTRIES);
         let mut listed = Vec::new();
-        for Left { path, told, .. } in chosen {
+        for UnfinishedCopy { path, told, .. } in chosen {
             match drop_one(&self.context, &path)? {
                 Some(removed) => {
                     let (id, owner, by) = (&told.id, &told.owner, owner.unwrap_or("the administrator"));
@@ -150,15 +157,15 @@ impl Transfers {
 ///
 /// # Errors
 /// `UnfinishedUnknown`, `IdAmbiguous`, `UnfinishedRuns`.
-pub fn choose(mut all: Vec<Left>, named: &[String]) -> Result<Vec<Left>, Error> {
+pub fn choose(mut all: Vec<UnfinishedCopy>, named: &[String]) -> Result<Vec<UnfinishedCopy>, Error> {
     if named.is_empty() {
         all.retain(|left| !left.told.running);
         return Ok(all);
     }
-    let mut chosen: Vec<Left> = Vec::new();
+    let mut chosen: Vec<UnfinishedCopy> = Vec::new();
     for text in named.iter().take(MAX_NAMED) {
         let digits = first_digits(text).ok_or_else(|| unknown(text))?;
-        let (mut of_it, others): (Vec<Left>, Vec<Left>) =
+        let (mut of_it, others): (Vec<UnfinishedCopy>, Vec<UnfinishedCopy>) =
             all.into_iter().partition(|left| left.told.id.starts_with(&digits));
         all = others;
         match of_it.pop() {
@@ -189,7 +196,7 @@ fn runs(told: &Unfinished) -> Error {
 
 /// The journals of a folder, oldest first: those of a PoP's storages, or those of `local` folders. Journals of
 /// mounts are left out: the mounts resume them.
-pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
+pub fn left(folder: &Path, local: bool) -> Result<Vec<UnfinishedCopy>, Error> {
     let mut all = Vec::new();
     for path in list(folder) {
         // An unreadable journal does not hide the others.
@@ -220,7 +227,7 @@ pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
             until_ms: written_ms + ABANDONED_AFTER.as_millis() as u64,
             running,
         };
-        all.push(Left { path, told, brief });
+        all.push(UnfinishedCopy { path, told, brief });
     }
     all.sort_by(|a, b| (a.told.written_ms, &a.told.id).cmp(&(b.told.written_ms, &b.told.id)));
     Ok(all)
@@ -230,7 +237,7 @@ pub fn left(folder: &Path, local: bool) -> Result<Vec<Left>, Error> {
 mod tests {
     use super::*;
 
-    fn left_of(id: &str, running: bool) -> Left {
+    fn left_of(id: &str, running: bool) -> UnfinishedCopy {
         let told = Unfinished {
             id: id.into(),
             owner: "alice@kek".into(),
@@ -242,17 +249,17 @@ mod tests {
             until_ms: 2,
             running,
         };
-        Left { path: PathBuf::from(id), told, brief: Brief::default() }
+        UnfinishedCopy { path: PathBuf::from(id), told, brief: Brief::default() }
     }
 
     #[test]
     fn a_copy_without_stored_data_is_listed_only_while_it_runs() {
         let of = |running, files, files_done| {
             let left = left_of("aaaa01", running);
-            Left { told: Unfinished { files, files_done, ..left.told }, ..left }
+            UnfinishedCopy { told: Unfinished { files, files_done, ..left.told }, ..left }
         };
         assert!(!of(false, 0, 0).is_told());
-        assert!([of(true, 0, 0), of(false, 1, 0), of(false, 0, 1)].iter().all(Left::is_told));
+        assert!([of(true, 0, 0), of(false, 1, 0), of(false, 0, 1)].iter().all(UnfinishedCopy::is_told));
     }
 
     fn chosen(all: &[(&str, bool)], named: &[&str]) -> Result<Vec<String>, Code> {

@@ -15,7 +15,7 @@ use renkei_core::wire::volume::{AboutVolume, Duties, Tally, VolumeReply, VolumeS
 use renkei_mover::Stop;
 use renkei_volume::settings::UseRow;
 use renkei_volume::volume_config::unknown;
-use renkei_volume::{Followed, Scanned, Standing, VolumeConfig};
+use renkei_volume::{Followed, Scanned, VolumeConfig, VolumeState};
 use std::sync::Arc;
 
 /// Usage of a followed volume, as the home last reported it, and the remaining quota share of this site.
@@ -38,7 +38,7 @@ impl VolumeService {
     ///
     /// # Errors
     /// `VolumeUnknown`, `StorageMissing`, `CatalogueFailed`.
-    pub fn volume_standing(&self, name: &str) -> Result<Standing, Error> {
+    pub fn volume_standing(&self, name: &str) -> Result<VolumeState, Error> {
         let snapshot = self.context.snapshot();
         if let Some(facts) = snapshot.volumes.get(name).filter(|facts| snapshot.follows(facts)) {
             let VolumeStatus { seq, last, heard_s, trouble, pending, .. } =
@@ -56,14 +56,14 @@ impl VolumeService {
             let holds = Some(self.holding.shown(&facts.id, facts));
             let (verified, duties) = (self.verified(facts)?, self.holding.duties(&facts.id));
             let used = rows_here(&duties, own.room_left());
-            return Ok(Standing {
+            return Ok(VolumeState {
                 records: seq,
                 trouble,
                 followed,
                 holds,
                 used,
                 verified,
-                ..Standing::default()
+                ..VolumeState::default()
             });
         }
         let volume = snapshot.volume(name).ok_or_else(|| unknown(name))??;
@@ -79,7 +79,7 @@ impl VolumeService {
         let away = snapshot.only_at(&volume)?;
         let standing = volume.standing()?;
         let trouble = standing.trouble.clone().or_else(|| self.strays.trouble(&facts.id));
-        Ok(Standing { kept, used, verified, away, trouble, ..standing })
+        Ok(VolumeState { kept, used, verified, away, trouble, ..standing })
     }
 
     /// Compares a volume's catalogue with its plain files now.

@@ -14,7 +14,7 @@ const PAGE: usize = 1000;
 const MAX_LISTED: usize = 100;
 
 /// A file of the catalogue.
-pub(crate) struct Found {
+pub(crate) struct WalkedFile {
     pub(crate) id: NodeId,
     pub(crate) path: RelPath,
     pub(crate) content: Content,
@@ -24,13 +24,13 @@ pub(crate) struct Found {
 /// Counters of files and failures.
 pub(crate) trait Counts {
     /// Counts a file.
-    fn count(&mut self, found: &Found);
+    fn count(&mut self, found: &WalkedFile);
     /// Counts a failure.
     fn fail(&mut self, path: &RelPath, error: Error);
 }
 
 impl Counts for Tally {
-    fn count(&mut self, found: &Found) {
+    fn count(&mut self, found: &WalkedFile) {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(found.content.size);
     }
@@ -61,7 +61,7 @@ pub(crate) fn no_volume(place: &Place) -> Error {
 pub(crate) fn each_file(
     tree: &VolumeTree,
     path: &RelPath,
-    work: &mut dyn FnMut(Found) -> Result<(), Error>,
+    work: &mut dyn FnMut(WalkedFile) -> Result<(), Error>,
 ) -> Result<(), Error> {
     each_page(tree, path, &mut |page| page.into_iter().try_for_each(&mut *work))
 }
@@ -70,7 +70,7 @@ pub(crate) fn each_file(
 pub(crate) fn each_held(
     tree: &VolumeTree,
     path: &RelPath,
-    work: &mut dyn FnMut(Found, bool),
+    work: &mut dyn FnMut(WalkedFile, bool),
 ) -> Result<(), Error> {
     each_page(tree, path, &mut |page| {
         if page.is_empty() {
@@ -89,11 +89,11 @@ pub(crate) fn each_held(
 pub(crate) fn each_page(
     tree: &VolumeTree,
     path: &RelPath,
-    work: &mut dyn FnMut(Vec<Found>) -> Result<(), Error>,
+    work: &mut dyn FnMut(Vec<WalkedFile>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (id, node) = locate(tree, path)?;
     if let Kind::File(content) = node.kind.clone() {
-        return work(vec![Found { id, path: path.clone(), content, node }]);
+        return work(vec![WalkedFile { id, path: path.clone(), content, node }]);
     }
     let mut dirs = vec![(id, path.clone())];
     // The directories of a home's records may form a cycle.
@@ -113,7 +113,7 @@ pub(crate) fn each_page(
                 match node.kind.clone() {
                     Kind::Dir { .. } if seen.insert(id) => dirs.push((id, path)),
                     Kind::Dir { .. } => {}
-                    Kind::File(content) => files.push(Found { id, path, content, node }),
+                    Kind::File(content) => files.push(WalkedFile { id, path, content, node }),
                     Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
                 }
                 last = Some(name);

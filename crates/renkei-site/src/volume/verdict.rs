@@ -1,6 +1,6 @@
 //! Verification of one plain file of a volume: its digest against that of the catalogue, and the errors of corrupt files.
 
-use super::tree_walk::Found;
+use super::tree_walk::WalkedFile;
 use crate::files::checksum;
 use renkei_catalogue::{HeldReplica, VolumeTree};
 use renkei_core::entry::{EntryKind, Stamp};
@@ -58,7 +58,7 @@ pub(crate) enum Verdict {
 /// Verifies one file. If no digest was known, the computed one is stored.
 pub(crate) fn verify_one(
     tree: &VolumeTree,
-    found: &Found,
+    found: &WalkedFile,
     stop: &Stop,
     check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
 ) -> Result<Verdict, Error> {
@@ -114,7 +114,7 @@ pub(crate) fn found_wrong(error: &Error, became: &str) -> Error {
 pub(crate) fn judge(
     tree: &VolumeTree,
     plain: &dyn Store,
-    found: &Found,
+    found: &WalkedFile,
     stop: &Stop,
     check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
 ) -> Result<(Verdict, Option<FileVerdict>), Error> {
@@ -147,7 +147,7 @@ pub(crate) fn judge(
 
 /// Whether the plain file was changed by other means: at the home it is then the newer version, and the reconciler
 /// finds it.
-fn is_other(tree: &VolumeTree, plain: &dyn Store, found: &Found) -> Result<bool, Error> {
+fn is_other(tree: &VolumeTree, plain: &dyn Store, found: &WalkedFile) -> Result<bool, Error> {
     let looked = dir_of(plain, &found.path).and_then(|(dir, name)| dir.entry(name, Detail::Basic));
     Ok(match (looked.map(|(entry, _)| entry.kind), tree.held(found.id)?) {
         (Ok(EntryKind::File { stamp, .. }), Some(held)) => {

@@ -9,7 +9,7 @@
 use super::limbo::{Back, Fates};
 use super::move_plan::{MovePlan, Moved, find, look};
 use super::outbox::Outbox;
-use super::plain_file::{Found, Item, Of, if_there, of_plain_dir};
+use super::plain_file::{Item, Of, PlainEntry, if_there, of_plain_dir};
 use super::write_txn::WriteTxn;
 use crate::plain_entry::meta;
 use renkei_catalogue::{HeldReplica, own_version};
@@ -166,7 +166,7 @@ pub(crate) fn follow(
     turn: &mut WriteTxn<'_>,
     origin: Origin,
     run: &[Record],
-    find: impl FnOnce(Vec<Item>) -> Result<Vec<Found>, Error>,
+    find: impl FnOnce(Vec<Item>) -> Result<Vec<PlainEntry>, Error>,
 ) -> Result<Todo, Error> {
     if turn.expects(run) {
         turn.follow(run, &[])?;
@@ -214,7 +214,7 @@ impl WriteTxn<'_> {
     ///
     /// # Errors
     /// `CatalogueFailed`.
-    pub(crate) fn steps(&mut self, found: &[Found], after: &[Item]) -> Result<MovePlan, Error> {
+    pub(crate) fn steps(&mut self, found: &[PlainEntry], after: &[Item]) -> Result<MovePlan, Error> {
         self.hold_found(found, after)?;
         let parted = |id, number| self.parted(id, number);
         let waits = self.pending.count() > 0;
@@ -224,7 +224,7 @@ impl WriteTxn<'_> {
     }
 
     /// Notes own content under the node that it has now.
-    fn hold_found(&mut self, found: &[Found], after: &[Item]) -> Result<(), Error> {
+    fn hold_found(&mut self, found: &[PlainEntry], after: &[Item]) -> Result<(), Error> {
         let (origin, mut held) = (self.origin()?, Vec::new());
         let stamps: HashMap<Of, Stamp> = found.iter().map(|found| (found.item.of, found.stamp)).collect();
         for Item { of, id, .. } in after {

@@ -8,7 +8,7 @@
 
 use super::limbo::park;
 use super::outbox::Outbox;
-use super::plain_file::{Found, Item, Of, Parted};
+use super::plain_file::{Item, Of, Parted, PlainEntry};
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{Dentry, Kind, NodeId, Origin, ROOT};
@@ -50,11 +50,11 @@ pub(crate) fn look(pending: &Outbox, origin: Origin, spots: &BTreeSet<Dentry>) -
 }
 
 /// The items that have a plain file or directory.
-pub(crate) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<Found> {
+pub(crate) fn find(plain: &LocalStore, items: Vec<Item>) -> Vec<PlainEntry> {
     let found = items.into_iter().filter_map(|item| {
         let (is_dir, stamp) = stat(plain, &item.path)?;
         let way = RelPath::parse(&temp_name(MAKING_WAY, &item.path)).ok()?;
-        (is_dir == matches!(item.of, Of::Dir(_))).then_some(Found { item, stamp, way })
+        (is_dir == matches!(item.of, Of::Dir(_))).then_some(PlainEntry { item, stamp, way })
     });
     found.collect()
 }
@@ -75,8 +75,8 @@ fn is_there(plain: &LocalStore, path: &RelPath, ino: u64) -> bool {
 
 /// The current paths of items that were found before a kill: the temporary path, the target, or the former path,
 /// possibly below a directory that was moved.
-pub(crate) fn find_again(plain: &LocalStore, before: &[Found], after: &[Item]) -> Vec<Found> {
-    let mut before: Vec<&Found> = before.iter().collect();
+pub(crate) fn find_again(plain: &LocalStore, before: &[PlainEntry], after: &[Item]) -> Vec<PlainEntry> {
+    let mut before: Vec<&PlainEntry> = before.iter().collect();
     before.sort_by_key(|found| found.item.path.components().count());
     let mut dirs: Vec<(RelPath, RelPath)> = Vec::new();
     let mut now = Vec::new();
@@ -94,13 +94,13 @@ pub(crate) fn find_again(plain: &LocalStore, before: &[Found], after: &[Item]) -
         let way = std::iter::once(found.way.clone());
         let mut places = way.chain(belongs).chain([along, found.item.path.clone()]);
         // Each name of a file with several names is an item of its own.
-        let is_free = |path: &RelPath| now.iter().all(|other: &Found| other.item.path != *path);
+        let is_free = |path: &RelPath| now.iter().all(|other: &PlainEntry| other.item.path != *path);
         let place = places.find(|path| is_free(path) && is_there(plain, path, found.stamp.ino));
         let Some(path) = place else { continue };
         if matches!(found.item.of, Of::Dir(_)) {
             dirs.push((found.item.path.clone(), path.clone()));
         }
-        now.push(Found { item: Item { path, ..found.item.clone() }, ..found.clone() });
+        now.push(PlainEntry { item: Item { path, ..found.item.clone() }, ..found.clone() });
     }
     now
 }
@@ -139,7 +139,7 @@ pub(crate) struct MovePlan {
 
 /// A plan under construction.
 struct Plan<'f> {
-    found: &'f [Found],
+    found: &'f [PlainEntry],
     /// Current path of each item; none once it was removed.
     now: Vec<Option<RelPath>>,
     steps: Vec<Step>,
@@ -195,7 +195,7 @@ impl MovePlan {
     /// The plan from the items that were found before to those after. With `parted`, content that was written here
     /// and has no name any more is parked in limbo.
     pub(crate) fn between(
-        found: &[Found],
+        found: &[PlainEntry],
         after: &[Item],
         parted: Option<&dyn Fn(NodeId, u64) -> Parted>,
     ) -> Self {

@@ -34,7 +34,7 @@ pub(crate) struct Item {
 
 /// An existing plain file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct PlainEntry {
     pub(crate) item: Item,
     /// The stamp; of anything but a file only the inode number.
     pub(crate) stamp: Stamp,

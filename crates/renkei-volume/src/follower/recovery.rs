@@ -5,7 +5,7 @@ use super::apply::note_moved;
 use super::limbo::{hold_back, paths_of, place_of};
 use super::move_plan::{find_again, stat};
 use super::outbox::{Item, Outbox};
-use super::plain_file::{Found, Item as Place, Of, Writer};
+use super::plain_file::{Item as Place, Of, PlainEntry, Writer};
 use super::wal::{Sign, WalRecord};
 use super::write_txn::WriteTxn;
 use renkei_catalogue::HeldReplica;
@@ -144,7 +144,7 @@ fn follow_again(turn: &mut WriteTxn<'_>, writer: &Writer, left: &[WalRecord]) ->
 }
 
 /// The target paths of plain files that were found before.
-fn places(turn: &WriteTxn<'_>, before: &[Found]) -> Result<Vec<Place>, Error> {
+fn places(turn: &WriteTxn<'_>, before: &[PlainEntry]) -> Result<Vec<Place>, Error> {
     let (pending, origin, mut places) = (turn.pending, turn.origin()?, Vec::new());
     for Place { of, id, path } in before.iter().map(|found| &found.item) {
         if let Of::Dir(_) = of {

@@ -17,8 +17,8 @@ use renkei_catalogue::{HeldReplica, LogSwitch, TreeNote, VolumeTree, own_version
 use renkei_core::entry::{EntryKind, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{
-    Attributes, Base, Beside, Change, Content, Dentry, Kind, Known, Name, NewKind, Node, NodeId, Origin,
-    ROOT, SequencedChange,
+    Attributes, Base, Beside, Change, Content, Dentry, Kind, Name, NewKind, Node, NodeId, Origin, ROOT,
+    RemovedName, SequencedChange,
 };
 use renkei_core::path::RelPath;
 use renkei_core::wire::decode;
@@ -118,7 +118,7 @@ enum Fate {
     /// The home has an older version.
     Newer(NodeId, u64),
     /// The home has another file, which the local one replaced.
-    Replaced(Known),
+    Replaced(RemovedName),
     /// The home has an unrelated entry: the local file becomes a conflict copy.
     Beside,
 }
@@ -439,7 +439,7 @@ impl<'c> Comparison<'c> {
                     Fate::Newer(*their_id, now.version)
                 }
                 Kind::File(now) if self.is_replaced((id, content), (*their_id, now))? => {
-                    Fate::Replaced(Known::of(*their_id, their_node))
+                    Fate::Replaced(RemovedName::of(*their_id, their_node))
                 }
                 _ => Fate::Beside,
             },
@@ -516,7 +516,8 @@ impl<'c> Comparison<'c> {
         };
         if is_same && self.terms.enlisted.writes {
             self.report.removed.add(&pair.path.child(&name.0)?);
-            let (at, seen) = (Dentry { dir: pair.theirs, name: name.clone() }, Some(Known::of(id, now)));
+            let (at, seen) =
+                (Dentry { dir: pair.theirs, name: name.clone() }, Some(RemovedName::of(id, now)));
             self.removals.push(Change::Remove { at, seen, time: plain_file::now() });
         }
         Ok(())
@@ -636,7 +637,7 @@ impl<'c> Comparison<'c> {
 
 impl Fate {
     /// The file of the home that the local one replaces.
-    fn replaced(&self) -> Option<Known> {
+    fn replaced(&self) -> Option<RemovedName> {
         match self {
             Fate::Replaced(seen) => Some(*seen),
             _ => None,

@@ -5,7 +5,7 @@
 //! are not synced: they survive a kill, and a power cut may leave a changed plain file without its line. A line that
 //! could not be written, as on a full disk, leaves nothing; the next log is another file that replaces this one.
 
-use super::plain_file::{Found, Parted};
+use super::plain_file::{Parted, PlainEntry};
 use renkei_catalogue::HeldReplica;
 use renkei_config::home::{append_whole, file_error};
 use renkei_core::entry::FileTime;
@@ -33,7 +33,7 @@ pub(crate) enum WalRecord {
     /// Changes from this number on failed and were not made.
     Undone(u64),
     /// Records are about to be stored that may move these plain files.
-    Follows(Vec<Found>),
+    Follows(Vec<PlainEntry>),
     /// The plain files of such records are moved.
     Followed,
     /// Content in limbo is about to be moved to a path.

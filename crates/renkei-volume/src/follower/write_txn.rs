@@ -2,7 +2,7 @@
 //! home.
 
 use super::outbox::{Item, Outbox, State, lock};
-use super::plain_file::{Found, HeldNow};
+use super::plain_file::{HeldNow, PlainEntry};
 use super::wal::{Sign, WalRecord};
 use renkei_catalogue::{HeldReplica, TreeReader, own_version};
 use renkei_core::error::{Code, Error};
@@ -185,7 +185,7 @@ impl WriteTxn<'_> {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn note_found(&mut self, found: &[Found]) -> Result<(), Error> {
+    pub(crate) fn note_found(&mut self, found: &[PlainEntry]) -> Result<(), Error> {
         if found.is_empty() { Ok(()) } else { self.state.unkept.note(&WalRecord::Follows(found.to_vec())) }
     }
 

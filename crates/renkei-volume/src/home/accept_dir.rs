@@ -29,7 +29,7 @@ const MOST_TOLD: usize = 5;
 
 /// Counts of the files that the catalogue knows.
 #[derive(Default)]
-struct Found {
+struct AcceptReport {
     same: u64,
     other: u64,
     missing: u64,
@@ -45,7 +45,7 @@ struct Rows {
     came: Vec<(NodeId, Option<HeldReplica>)>,
 }
 
-impl Found {
+impl AcceptReport {
     fn note(&mut self, what: &str, path: &RelPath) {
         if self.examples.len() < MOST_TOLD {
             self.examples.push(format!("{what} {path}"));
@@ -125,8 +125,8 @@ impl Accepting<'_> {
         &self,
         top: &Arc<dyn Dir>,
         store: impl Fn(Rows) -> Result<(), Error>,
-    ) -> Result<Found, Error> {
-        let (mut found, mut todo) = (Found::default(), vec![(RelPath::root(), ROOT)]);
+    ) -> Result<AcceptReport, Error> {
+        let (mut found, mut todo) = (AcceptReport::default(), vec![(RelPath::root(), ROOT)]);
         while let Some((path, id)) = todo.pop() {
             let dir = if path.is_root() { Ok(top.clone()) } else { top.descend(&path) };
             let Ok(dir) = dir else {
@@ -170,7 +170,7 @@ impl Accepting<'_> {
         &self,
         plain: &Option<Plain>,
         (id, node): (NodeId, &Node),
-        found: &mut Found,
+        found: &mut AcceptReport,
     ) -> Result<bool, Error> {
         let (Some(plain), Some(content)) = (plain, away_content(&self.tree, id, node)?) else {
             return Ok(false);
@@ -195,7 +195,7 @@ impl Accepting<'_> {
         plain: Option<Plain>,
         path: &RelPath,
         id: NodeId,
-        found: &mut Found,
+        found: &mut AcceptReport,
     ) -> Result<(), Error> {
         // A file without a row was written at another site and not fetched.
         let Some(held) = self.tree.held(id)? else { return Ok(()) };

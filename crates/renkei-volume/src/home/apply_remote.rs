@@ -6,7 +6,7 @@
 //! out again before anything is compared. Guarantee: a comparison never sees a change that is decided and not
 //! materialised.
 
-use super::dirty_names::Asked;
+use super::dirty_names::ReconcileRequest;
 use super::materialise::{Done, Failed, Plan};
 use super::node_paths::NodePaths;
 use super::reconciler::{PAUSE, Reconciler};
@@ -33,7 +33,7 @@ const PAGE: usize = 1000;
 
 impl Reconciler {
     /// Handles a request and answers it.
-    pub(crate) fn on_ask(&mut self, asked: Asked) {
+    pub(crate) fn on_ask(&mut self, asked: ReconcileRequest) {
         let done = self.compare.commit().and_then(|()| match asked.ask {
             Ask::Submit(changes) => self.submit(&changes),
             Ask::Own(change) => self.change_away(change),

@@ -57,12 +57,12 @@ struct State {
     error: Option<Error>,
     scans_asked: u64,
     scans_done: u64,
-    asks: VecDeque<Asked>,
+    asks: VecDeque<ReconcileRequest>,
     is_stopped: bool,
 }
 
 /// A request to the reconciler, with the channel for its answer.
-pub(crate) struct Asked {
+pub(crate) struct ReconcileRequest {
     pub(crate) ask: Ask,
     pub(crate) answer: mpsc::Sender<Result<(), Error>>,
 }
@@ -82,7 +82,7 @@ pub(crate) enum Job {
     /// Stop.
     Stop,
     /// Answer a request.
-    Ask(Asked),
+    Ask(ReconcileRequest),
     /// Compare these names.
     Notes(Taken),
     /// Begin a scan.
@@ -220,7 +220,7 @@ impl DirtyNames {
         if state.is_stopped {
             return Err(stopped());
         }
-        state.asks.push_back(Asked { ask, answer });
+        state.asks.push_back(ReconcileRequest { ask, answer });
         self.changed.notify_all();
         drop(state);
         answers.recv().unwrap_or_else(|_| Err(stopped()))

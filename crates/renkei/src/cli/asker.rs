@@ -8,7 +8,7 @@ use renkei_core::queue::Change;
 use renkei_core::wire::buffer::{BufferStatus, Room};
 use renkei_core::wire::message::{EntryFailure, Reply, Request, TransferId};
 use renkei_core::wire::queue::{Listed, Queued, Story, Submission};
-use renkei_core::wire::unfinished::{UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{UnfinishedAction, UnfinishedReply};
 use renkei_core::wire::{decode, violation};
 use renkei_mover::connect::dial::Session;
 use renkei_net::identity::socket;
@@ -120,7 +120,7 @@ impl<'c> Asker<'c> {
     }
 
     /// The unfinished copies of all users at the PoP of this machine, for its administrator.
-    pub(crate) fn all_unfinished(&self, what: &Wish) -> Result<UnfinishedReply, Error> {
+    pub(crate) fn all_unfinished(&self, what: &UnfinishedAction) -> Result<UnfinishedReply, Error> {
         ask_socket(self.context, &json!({"op": "unfinished", "what": what}))
     }
 

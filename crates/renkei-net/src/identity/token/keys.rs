@@ -32,12 +32,12 @@ const MODE: u32 = 0o644;
 /// The keys of all issuers.
 pub struct IssuerKeys {
     dir: PathBuf,
-    known: Mutex<BTreeMap<String, Arc<Mutex<Known>>>>,
+    known: Mutex<BTreeMap<String, Arc<Mutex<CachedKeys>>>>,
 }
 
 /// The keys of one issuer.
 #[derive(Default)]
-struct Known {
+struct CachedKeys {
     keys: Option<Fetched>,
     tried: Option<SystemTime>,
 }
@@ -89,7 +89,7 @@ impl IssuerKeys {
     }
 
     /// Fetches the keys again, if that was not tried just now; an error only if there are no good ones.
-    fn refresh(&self, known: &mut Known, issuer: &str, now: SystemTime) -> Result<(), Error> {
+    fn refresh(&self, known: &mut CachedKeys, issuer: &str, now: SystemTime) -> Result<(), Error> {
         let is_recent = |tried: SystemTime| now.duration_since(tried).is_ok_and(|past| past < RETRY_AFTER);
         let fetched = match known.tried.is_some_and(is_recent) {
             true => Err("it was asked less than a minute ago".to_owned()),
@@ -113,7 +113,7 @@ impl IssuerKeys {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mutex<Known>>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mutex<CachedKeys>>>> {
         self.known.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 

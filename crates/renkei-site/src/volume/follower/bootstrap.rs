@@ -200,7 +200,7 @@ fn paths(of: &VolumeTree, tree: &VolumeTree) -> Result<HashMap<NodeId, Vec<RelPa
 }
 
 /// A plain file under a name that its file no longer has.
-struct Left {
+struct RenamedFile {
     id: NodeId,
     from: RelPath,
     /// Its new name, if it has exactly one.
@@ -209,7 +209,7 @@ struct Left {
 }
 
 /// Held files under removed names.
-fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<Left>, Error> {
+fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<RenamedFile>, Error> {
     let mut left = Vec::new();
     each_page(tree, &RelPath::root(), &mut |page| {
         let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
@@ -223,7 +223,7 @@ fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<Le
                 [only] if found.node.links == 1 => Some(only.clone()),
                 _ => None,
             };
-            left.push(Left { id: found.id, from: found.path, to, held: held.clone() });
+            left.push(RenamedFile { id: found.id, from: found.path, to, held: held.clone() });
         }
         Ok(())
     })?;
@@ -231,7 +231,7 @@ fn left(tree: &VolumeTree, new: &HashMap<NodeId, Vec<RelPath>>) -> Result<Vec<Le
 }
 
 /// Moves and removes plain files; returns the held state of those moved.
-fn move_all(plain: &LocalStore, left: &[Left]) -> Vec<(NodeId, Option<HeldReplica>)> {
+fn move_all(plain: &LocalStore, left: &[RenamedFile]) -> Vec<(NodeId, Option<HeldReplica>)> {
     // Removals first: another file may have the name by now.
     for gone in left.iter().filter(|left| left.to.is_none()) {
         let removed = dir_of(plain, &gone.from).and_then(|(dir, name)| dir.remove_file(name));
@@ -257,7 +257,7 @@ fn tell(done: Result<(), Error>, path: &RelPath) {
 }
 
 /// Renames a plain file; only its change time may differ afterwards.
-fn rename(plain: &LocalStore, left: &Left, to: &RelPath) -> Result<HeldReplica, Error> {
+fn rename(plain: &LocalStore, left: &RenamedFile, to: &RelPath) -> Result<HeldReplica, Error> {
     let (from_dir, from_name) = dir_of(plain, &left.from)?;
     let stamp = stamp_of(plain, &left.from)?;
     if stamp != left.held.stamp {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// The replication state of a followed volume.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct FollowState {
     /// The last record announced by the home.
     pub last: u64,
     /// The last contact with the home.
@@ -22,11 +22,11 @@ pub struct Standing {
 /// The volumes that this site follows.
 #[derive(Default)]
 pub(crate) struct Following {
-    volumes: Mutex<HashMap<VolumeId, Standing>>,
+    volumes: Mutex<HashMap<VolumeId, FollowState>>,
 }
 
 impl Following {
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, Standing>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<VolumeId, FollowState>> {
         self.volumes.lock().expect("no thread panics while it holds the lock")
     }
 
@@ -38,7 +38,7 @@ impl Following {
         is_new
     }
 
-    pub(super) fn change(&self, id: &VolumeId, change: impl FnOnce(&mut Standing)) {
+    pub(super) fn change(&self, id: &VolumeId, change: impl FnOnce(&mut FollowState)) {
         if let Some(standing) = self.lock().get_mut(id) {
             change(standing);
         }
@@ -50,7 +50,7 @@ impl Following {
     }
 
     /// The replication state of a volume.
-    pub(crate) fn standing(&self, id: &VolumeId) -> Standing {
+    pub(crate) fn standing(&self, id: &VolumeId) -> FollowState {
         self.lock().get(id).cloned().unwrap_or_default()
     }
 }

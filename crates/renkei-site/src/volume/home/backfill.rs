@@ -6,7 +6,7 @@
 //! alone has is requested again. Guarantee: content in its place is verified and durable, and missing content stays
 //! listed as remote, after any kill.
 
-use super::backfill_state::Asked;
+use super::backfill_state::BackfillOutcome;
 use crate::access::Access;
 use crate::files::checksum;
 use crate::snapshot::Snapshot;
@@ -128,10 +128,10 @@ fn bring_from_any(
         let brought = bring(volumes, name, facts, volume, &from, &mut left);
         volumes.read_through.note_asked(&from, brought.as_ref().err());
         let asked = match &brought {
-            _ if left.len() < wanted && brought.is_ok() => Asked::Gave,
+            _ if left.len() < wanted && brought.is_ok() => BackfillOutcome::Gave,
             // The writer has the content, or a newer version whose record arrives soon.
-            Ok(()) if wrote.as_ref() != Some(&from) => Asked::Lacks,
-            _ => Asked::Failed,
+            Ok(()) if wrote.as_ref() != Some(&from) => BackfillOutcome::Lacks,
+            _ => BackfillOutcome::Failed,
         };
         volumes.collecting.note(facts.id, &from, origin, asked);
         if let Err(error) = brought {

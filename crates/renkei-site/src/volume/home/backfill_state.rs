@@ -26,7 +26,7 @@ struct State {
 }
 
 /// The outcome of a request to a site.
-pub(super) enum Asked {
+pub(super) enum BackfillOutcome {
     Gave,
     Failed,
     /// It has none of the wanted files.
@@ -67,15 +67,15 @@ impl Backfill {
     }
 
     /// Records the outcome of a request to a site for the content of an origin.
-    pub(super) fn note(&self, volume: VolumeId, site: &SiteName, wrote: Origin, asked: Asked) {
+    pub(super) fn note(&self, volume: VolumeId, site: &SiteName, wrote: Origin, asked: BackfillOutcome) {
         let mut volumes = self.lock();
         let State { failed, lacks, .. } = volumes.entry(volume).or_default();
         failed.remove(site);
         lacks.remove(&(site.clone(), wrote));
         match asked {
-            Asked::Gave => {}
-            Asked::Failed => drop(failed.insert(site.clone(), Instant::now())),
-            Asked::Lacks => drop(lacks.insert((site.clone(), wrote), Instant::now())),
+            BackfillOutcome::Gave => {}
+            BackfillOutcome::Failed => drop(failed.insert(site.clone(), Instant::now())),
+            BackfillOutcome::Lacks => drop(lacks.insert((site.clone(), wrote), Instant::now())),
         }
     }
 

@@ -9,7 +9,7 @@ use super::backfill::collect;
 use crate::access::Access;
 use crate::volume::VolumeService;
 use crate::volume::request::ask;
-use crate::volume::tree_walk::{Counts, Found, each_file, no_volume};
+use crate::volume::tree_walk::{Counts, WalkedFile, each_file, no_volume};
 use crate::volume::verdict::{Checked, Verdict, check, found_wrong, judge, lost};
 use renkei_catalogue::{HeldReplica, VolumeId, VolumeTree};
 use renkei_core::error::{Code, Error};
@@ -84,7 +84,7 @@ impl VolumeService {
     }
 
     /// The sites asked for a file that the home lacks, for display.
-    fn asked_by_home(&self, name: &str, tree: &VolumeTree, found: &Found) -> Result<String, Error> {
+    fn asked_by_home(&self, name: &str, tree: &VolumeTree, found: &WalkedFile) -> Result<String, Error> {
         let wrote = site_of(tree, writer(&found.content)).ok();
         Ok(self.read_through.told_asked(&self.holders_in_order(name, tree, wrote.as_ref(), &found.path)?))
     }
@@ -96,9 +96,9 @@ impl VolumeService {
         name: &str,
         facts: &VolumeConfig,
         tree: &VolumeTree,
-        away: Vec<Found>,
+        away: Vec<WalkedFile>,
         fetched: bool,
-    ) -> Result<Vec<Found>, Error> {
+    ) -> Result<Vec<WalkedFile>, Error> {
         let (mut left, mut all_told) = (Vec::new(), true);
         for found in away {
             if is_away(tree, &found)? {
@@ -127,11 +127,11 @@ impl VolumeService {
         &self,
         site: &SiteName,
         volume: VolumeId,
-        files: &[Found],
+        files: &[WalkedFile],
     ) -> Result<HashSet<RelPath>, Error> {
         let mut session = self.relay.dialler(&self.context.snapshot())?.connect(site)?;
         let mut not_held = HashSet::new();
-        for Found { path, .. } in files {
+        for WalkedFile { path, .. } in files {
             match ask(&mut session, AboutVolume::Held { volume, path: path.clone() })? {
                 VolumeReply::Tally(tally) if tally.files == 0 => drop(not_held.insert(path.clone())),
                 VolumeReply::Tally(_) => {}
@@ -143,7 +143,7 @@ impl VolumeService {
 }
 
 /// Whether the content of a file is remote, by the current catalogue.
-fn is_away(tree: &VolumeTree, found: &Found) -> Result<bool, Error> {
+fn is_away(tree: &VolumeTree, found: &WalkedFile) -> Result<bool, Error> {
     let Some(node) = tree.node(found.id)? else { return Ok(false) };
     let is_same = matches!(&node.kind, Kind::File(content) if content.version == found.content.version);
     Ok(is_same && away_content(tree, found.id, &node)?.is_some())

@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::volume::VolumeService;
 use crate::volume::replica::service::Copy;
 use crate::volume::request::ask;
-use crate::volume::tree_walk::{Counts, Found, each_file, each_page};
+use crate::volume::tree_walk::{Counts, WalkedFile, each_file, each_page};
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::NodeId;
 use renkei_core::path::{Place, RelPath};
@@ -96,7 +96,7 @@ pub(crate) struct Written {
 pub(crate) fn written(copy: &Copy, path: &RelPath) -> Result<Written, Error> {
     let (tree, pending) = (&copy.contents.tree, &copy.contents.pending);
     let mut written = Written::default();
-    let mut sort = |page: Vec<Found>| {
+    let mut sort = |page: Vec<WalkedFile>| {
         let held = tree.held_of(&page.iter().map(|found| found.id).collect::<Vec<_>>())?;
         for found in page {
             let is_own = held.get(&found.id).is_some_and(|held| held.is_own());

@@ -14,7 +14,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::namespace::NodeId;
 use renkei_core::path::RelPath;
 use renkei_core::wire::violation;
-use renkei_core::wire::volume::{AboutVolume, Holding as Held, Offer, VolumeReply};
+use renkei_core::wire::volume::{AboutVolume, Holding, Offer, VolumeReply};
 use renkei_mover::Stop;
 use renkei_mover::connect::dial::Session;
 use renkei_mover::progress::Watch;
@@ -136,7 +136,7 @@ impl VolumeService {
         (ids, upto): (&BTreeSet<NodeId>, u64),
         stop: &Stop,
     ) {
-        let begin = |found: Held, watch: &Watch| self.holding.begins_some(&facts.id, &found, watch);
+        let begin = |found: Holding, watch: &Watch| self.holding.begins_some(&facts.id, &found, watch);
         let left = folders.iter().try_fold(0, |left, folder| {
             stop.check()?;
             Ok(left + self.hold_some(name, facts, folder, ids, &begin, stop)?)
@@ -184,11 +184,12 @@ impl VolumeService {
         seq: u64,
         stop: &Stop,
     ) -> Result<bool, Error> {
-        let begin = |found: Held, watch: &Watch| self.holding.begins(&facts.id, Held { seq, ..found }, watch);
+        let begin =
+            |found: Holding, watch: &Watch| self.holding.begins(&facts.id, Holding { seq, ..found }, watch);
         let found = match self.hold_in_background(name, facts, folder, &begin, stop) {
             Ok(found) => found,
             // The folder does not exist yet, or no longer: nothing is missing.
-            Err(error) if error.code == Code::PathNotFound => Held::nothing(folder.clone()),
+            Err(error) if error.code == Code::PathNotFound => Holding::nothing(folder.clone()),
             Err(error) => {
                 self.holding.change(&facts.id, |state| {
                     if let Some(held) = state.held.get_mut(folder) {
@@ -200,7 +201,7 @@ impl VolumeService {
             }
         };
         let is_whole = found.missing_files == 0;
-        self.holding.note(&facts.id, Held { seq, ..found });
+        self.holding.note(&facts.id, Holding { seq, ..found });
         Ok(is_whole)
     }
 }

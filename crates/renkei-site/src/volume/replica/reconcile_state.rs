@@ -6,7 +6,7 @@ use renkei_catalogue::VolumeId;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::{NodeId, Record};
 use renkei_core::path::RelPath;
-use renkei_core::wire::volume::{Duties, Holding as Held};
+use renkei_core::wire::volume::{Duties, Holding};
 use renkei_mover::Stop;
 use renkei_mover::progress::Watch;
 use renkei_volume::Holds;
@@ -33,12 +33,12 @@ pub(crate) struct ReplicaReconciler {
 }
 
 /// The turn of one transfer, given back on drop.
-pub(crate) struct Turn<'h> {
+pub(crate) struct TransferSlot<'h> {
     holding: &'h ReplicaReconciler,
     id: VolumeId,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TransferSlot<'_> {
     fn drop(&mut self) {
         self.holding.busy().remove(&self.id);
         self.holding.freed.notify_all();
@@ -58,7 +58,7 @@ pub(super) struct State {
     pub(super) touched: DirtySet,
     /// The last full check: when, its duration, and the record up to which it counted files.
     pub(super) looked: Option<(Instant, Duration, u64)>,
-    pub(super) held: BTreeMap<RelPath, Held>,
+    pub(super) held: BTreeMap<RelPath, Holding>,
     pub(super) run: Option<Run>,
     /// No retry before this moment.
     pub(super) again: Option<Instant>,
@@ -92,7 +92,7 @@ impl ReplicaReconciler {
     ///
     /// # Errors
     /// `Cancelled`.
-    pub(crate) fn take_turn(&self, id: &VolumeId, stop: &Stop) -> Result<Turn<'_>, Error> {
+    pub(crate) fn take_turn(&self, id: &VolumeId, stop: &Stop) -> Result<TransferSlot<'_>, Error> {
         let mut busy = self.busy();
         while !busy.insert(*id) {
             drop(busy);
@@ -101,7 +101,7 @@ impl ReplicaReconciler {
             let waited = self.freed.wait_timeout(self.busy(), LOOK_EVERY);
             busy = waited.expect("no thread panics while it holds the lock").0;
         }
-        Ok(Turn { holding: self, id: *id })
+        Ok(TransferSlot { holding: self, id: *id })
     }
 
     fn give_way(&self, id: &VolumeId, to: &Stop) {
@@ -143,7 +143,7 @@ impl ReplicaReconciler {
     }
 
     /// Records the start of a transfer of the missing files of a folder.
-    pub(crate) fn begins(&self, id: &VolumeId, found: Held, watch: &Watch) {
+    pub(crate) fn begins(&self, id: &VolumeId, found: Holding, watch: &Watch) {
         self.change(id, |state| {
             let (files, bytes) = (found.missing_files, found.missing_bytes);
             if let Some(run) = &mut state.run {
@@ -154,7 +154,7 @@ impl ReplicaReconciler {
     }
 
     /// Records the start of a transfer of some files of a folder of which all others are held.
-    pub(super) fn begins_some(&self, id: &VolumeId, found: &Held, watch: &Watch) {
+    pub(super) fn begins_some(&self, id: &VolumeId, found: &Holding, watch: &Watch) {
         self.change(id, |state| {
             let (files, bytes) = (found.missing_files, found.missing_bytes);
             if let Some(run) = &mut state.run {
@@ -168,7 +168,7 @@ impl ReplicaReconciler {
     }
 
     /// Records a full check of a folder.
-    pub(super) fn note(&self, id: &VolumeId, found: Held) {
+    pub(super) fn note(&self, id: &VolumeId, found: Holding) {
         self.change(id, |state| state.note(found));
     }
 
@@ -177,7 +177,7 @@ impl ReplicaReconciler {
         let volumes = self.lock();
         let Some(state) = volumes.get(id) else { return Holds::default() };
         let part = state.run.as_ref().and_then(|run| run.part.as_ref());
-        let missing = |of: fn(&Held) -> u64| state.held.values().map(of).fold(0, u64::saturating_add);
+        let missing = |of: fn(&Holding) -> u64| state.held.values().map(of).fold(0, u64::saturating_add);
         let mut shown = Holds {
             by_policy: duties_taken(state, facts).iter().map(RelPath::to_string).collect(),
             is_paused: is_paused(state, facts),
@@ -249,7 +249,7 @@ impl State {
         }
     }
 
-    pub(super) fn note(&mut self, found: Held) {
+    pub(super) fn note(&mut self, found: Holding) {
         self.has_news = true;
         self.held.insert(found.folder.clone(), found);
     }
@@ -293,7 +293,7 @@ mod tests {
         state.done = Some((3, all.to_vec()));
         // A full check took a minute: the next one is due in twenty.
         state.looked = Some((Instant::now(), Duration::from_secs(60), 3));
-        state.note(Held { seq: 3, files: 7, ..Held::nothing(RelPath::root()) });
+        state.note(Holding { seq: 3, files: 7, ..Holding::nothing(RelPath::root()) });
         assert!(matches!(state.next_look(&all), Look::Nothing));
         state.touched.files.insert(NodeId(10));
         state.touched.upto = 5;

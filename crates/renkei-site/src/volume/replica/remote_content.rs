@@ -1,7 +1,7 @@
 //! The volumes of a PoP as the source of content that is not here.
 
 use crate::volume::VolumeService;
-use crate::volume_content::{RemoteContent, Wish};
+use crate::volume_content::{RemoteContent, WantedFile};
 use renkei_catalogue::{VolumeId, VolumeTree};
 use renkei_core::error::Error;
 use renkei_core::namespace::source::Fellow;
@@ -21,13 +21,13 @@ impl RemoteContent for VolumeService {
     ) -> Result<Box<dyn ReadFile>, Error> {
         let wrote = site_of(tree, writer(wanted.content)).ok();
         let sites = self.holders_in_order(name, tree, wrote.as_ref(), wanted.path)?;
-        let wish = Wish { name, path: wanted.path, stamp: wanted.stamp };
+        let wish = WantedFile { name, path: wanted.path, stamp: wanted.stamp };
         self.read_through.open_at_any(&wish, wrote.as_ref(), sites)
     }
 
     fn open_followed(
         &self,
-        wish: &Wish<'_>,
+        wish: &WantedFile<'_>,
         home: &SiteName,
         fellows: &[Fellow],
     ) -> Result<Box<dyn ReadFile>, Error> {

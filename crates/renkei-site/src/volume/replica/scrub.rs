@@ -7,10 +7,10 @@
 //! MB/s). It yields to other readers (idle class of I/O), continues where it was after a restart, and keeps its
 //! results. A corrupt file is not served and is fetched again, at the home from a site that holds it (`repair`).
 
-use super::scrub_state::{Course, MONTH, unix_now};
+use super::scrub_state::{MONTH, ScrubRun, unix_now};
 use crate::volume::VolumeService;
 use crate::volume::replica::service::{Wrong, give_up, plain_of_home};
-use crate::volume::tree_walk::{Found, no_volume};
+use crate::volume::tree_walk::{WalkedFile, no_volume};
 use crate::volume::verdict::judge;
 use crate::volume::verdict::{Checked, Verdict, check_through, verify_one};
 use crate::workers::spawn;
@@ -59,7 +59,7 @@ pub fn spawn_verifying(site: &Arc<VolumeService>) -> Result<(), Error> {
 impl VolumeService {
     /// Progress and results of the scrub of a volume.
     pub(crate) fn verified(&self, facts: &VolumeConfig) -> Result<Verified, Error> {
-        Ok(Course::load(&*self.context.snapshot().volume_tree(facts.id)?)?.shown())
+        Ok(ScrubRun::load(&*self.context.snapshot().volume_tree(facts.id)?)?.shown())
     }
 
     /// Starts or resumes a pass, unless one is running or none is due.
@@ -70,8 +70,8 @@ impl VolumeService {
         if !is_wanted || !is_free {
             return;
         }
-        match self.context.last_snapshot().volume_tree(facts.id).and_then(|tree| Course::load(&tree)) {
-            Ok(course) if course.is_due(facts.care.verify_rate) => {}
+        match self.context.last_snapshot().volume_tree(facts.id).and_then(|tree| ScrubRun::load(&tree)) {
+            Ok(run) if run.is_due(facts.care.verify_rate) => {}
             _ => return,
         }
         if matches!(self.verifying.lock().get(&facts.id), Some(Some(again)) if Instant::now() < *again) {
@@ -104,7 +104,7 @@ struct Pass {
     plain: Arc<dyn Store>,
     is_home: bool,
     pace: Pace,
-    course: Course,
+    run: ScrubRun,
     saved: Instant,
     /// Corrupt replicas not fetched again yet, and since when.
     to_repair: Vec<Wrong>,
@@ -123,13 +123,12 @@ fn pass(volumes: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) -> Resu
         true => plain_of_home(&snapshot, facts)?,
         false => snapshot.contents(name, facts)?.plain.ok_or_else(gone)?,
     };
-    let mut course = Course::load(&tree)?;
-    if !course.is_under_way {
-        course =
-            Course { last: course.last, is_under_way: true, began_unix: unix_now(), ..Course::default() };
+    let mut run = ScrubRun::load(&tree)?;
+    if !run.is_under_way {
+        run = ScrubRun { last: run.last, is_under_way: true, began_unix: unix_now(), ..ScrubRun::default() };
     }
-    course.rate = facts.care.verify_rate;
-    course.save(&tree)?;
+    run.rate = facts.care.verify_rate;
+    run.save(&tree)?;
     let rate = match facts.care.verify_rate {
         Some(rate) => rate,
         None => LEAST_RATE
@@ -146,7 +145,7 @@ fn pass(volumes: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) -> Resu
         plain,
         is_home,
         pace,
-        course,
+        run,
         saved: Instant::now(),
         to_repair: Vec::new(),
         since: Instant::now(),
@@ -160,20 +159,20 @@ fn pass(volumes: &Weak<VolumeService>, name: &str, facts: &VolumeConfig) -> Resu
 
 impl Pass {
     fn run(mut self) -> Result<(), Error> {
-        let (tree, after) = (self.tree.clone(), self.course.after.clone().unwrap_or_default());
+        let (tree, after) = (self.tree.clone(), self.run.after.clone().unwrap_or_default());
         let read = each_after(&tree, &after, &mut |found| self.verify(found));
         let repaired = self.repair();
         if read.is_ok() {
-            let Course { files, bytes, wrong_files, .. } = self.course;
+            let ScrubRun { files, bytes, wrong_files, .. } = self.run;
             tracing::info!(target: "audit", volume = self.name, files, bytes, wrong = wrong_files, "verified");
-            self.course.last = Some((unix_now(), files, bytes, wrong_files));
-            (self.course.is_under_way, self.course.after) = (false, None);
+            self.run.last = Some((unix_now(), files, bytes, wrong_files));
+            (self.run.is_under_way, self.run.after) = (false, None);
         }
-        self.course.save(&self.tree)?;
+        self.run.save(&self.tree)?;
         read.and(repaired)
     }
 
-    fn verify(&mut self, found: Found) -> Result<(), Error> {
+    fn verify(&mut self, found: WalkedFile) -> Result<(), Error> {
         self.pace.check()?;
         let (plain, pace) = (self.plain.clone(), Arc::new(Mutex::new(self.pace.clone())));
         let paced = |file| Box::new(Paced { file, pace: pace.clone() }) as Box<dyn ReadFile>;
@@ -187,14 +186,14 @@ impl Pass {
         match told {
             Verdict::NotHeld => {}
             Verdict::Good => {
-                self.course.files += 1;
-                self.course.bytes = self.course.bytes.saturating_add(found.content.size);
+                self.run.files += 1;
+                self.run.bytes = self.run.bytes.saturating_add(found.content.size);
             }
             Verdict::Wrong(error, known) => self.on_wrong(&found, error, known)?,
         }
-        self.course.after = Some(found.path);
+        self.run.after = Some(found.path);
         if self.saved.elapsed() > SAVE_EVERY {
-            self.course.save(&self.tree)?;
+            self.run.save(&self.tree)?;
             self.saved = Instant::now();
         }
         if !self.to_repair.is_empty() && self.since.elapsed() > REPAIR_EVERY {
@@ -212,13 +211,13 @@ impl Pass {
         }
     }
 
-    fn on_wrong(&mut self, found: &Found, error: Error, known: Option<[u8; 32]>) -> Result<(), Error> {
+    fn on_wrong(&mut self, found: &WalkedFile, error: Error, known: Option<[u8; 32]>) -> Result<(), Error> {
         tracing::warn!(target: "audit", volume = self.name, path = %found.path, %error, "a file is corrupt");
-        self.course.wrong_files += 1;
-        if self.course.wrong.len() < MAX_LISTED {
-            self.course.wrong.push((found.path.clone(), error));
+        self.run.wrong_files += 1;
+        if self.run.wrong.len() < MAX_LISTED {
+            self.run.wrong.push((found.path.clone(), error));
         }
-        self.course.save(&self.tree)?;
+        self.run.save(&self.tree)?;
         // A file written here is given up only after the home confirms that it has the content.
         if !self.is_home && !self.tree.held(found.id)?.is_some_and(|held| held.is_own()) {
             give_up(&*self.plain, &self.tree, found, known)?;
@@ -364,7 +363,7 @@ impl Level {
 fn each_after(
     tree: &VolumeTree,
     after: &RelPath,
-    work: &mut dyn FnMut(Found) -> Result<(), Error>,
+    work: &mut dyn FnMut(WalkedFile) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut levels = vec![Level::begin(ROOT, RelPath::root(), None)];
     // The directories of a home's records may form a cycle.
@@ -391,7 +390,7 @@ fn each_after(
         };
         match node.kind.clone() {
             Kind::Dir { .. } if seen.insert(id) => levels.push(Level::begin(id, path, None)),
-            Kind::File(content) => work(Found { id, path, content, node })?,
+            Kind::File(content) => work(WalkedFile { id, path, content, node })?,
             Kind::Dir { .. } | Kind::Symlink { .. } | Kind::Merged { .. } | Kind::Xattrs(_) => {}
         }
     }

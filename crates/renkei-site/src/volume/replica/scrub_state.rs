@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The note with the checkpoint in the tree.
-pub(crate) const NOTE: TreeNote<Course> = TreeNote::of("verified", &[decode]);
+pub(crate) const NOTE: TreeNote<ScrubRun> = TreeNote::of("verified", &[decode]);
 /// Duration of a pass if no rate is set.
 pub(super) const MONTH: Duration = Duration::from_secs(30 * 86_400);
 /// Pause between two passes at a configured rate.
@@ -31,7 +31,7 @@ impl Scrubber {
 
 /// The checkpoint of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Course {
+pub(crate) struct ScrubRun {
     /// The last file that was read, during a pass.
     pub(crate) after: Option<RelPath>,
     pub(crate) is_under_way: bool,
@@ -51,7 +51,7 @@ pub(super) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-impl Course {
+impl ScrubRun {
     pub(super) fn load(tree: &VolumeTree) -> Result<Self, Error> {
         Ok(NOTE.read(tree)?.unwrap_or_default())
     }

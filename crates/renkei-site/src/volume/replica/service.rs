@@ -9,7 +9,7 @@ use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::transfer::Watch;
 use crate::volume::VolumeService;
-use crate::volume::tree_walk::{Counts as _, Found, each_file, each_held, each_page, locate, no_volume};
+use crate::volume::tree_walk::{Counts as _, WalkedFile, each_file, each_held, each_page, locate, no_volume};
 use crate::volume::verdict::{Checked, Read, Verdict, check, found_wrong, lost, verify_one};
 use crate::volume_content::Contents;
 use renkei_catalogue::{HeldReplica, VolumeTree};
@@ -227,7 +227,7 @@ impl VolumeService {
             let Kind::File(content) = node.kind.clone() else { continue };
             if tree.held(id)?.is_some_and(|held| held.is_own()) && !copy.contents.pending.is_unsent(id) {
                 versions.push((id, content.version));
-                own.push((Found { id, path: path.clone(), content, node }, *known));
+                own.push((WalkedFile { id, path: path.clone(), content, node }, *known));
             }
         }
         let only_here = self.not_kept(copy, &versions).unwrap_or_else(|error| {
@@ -424,7 +424,7 @@ fn adopt_each(
     for (path, digest) in files {
         let found = match locate(tree, path) {
             Ok((id, node)) => match node.kind.clone() {
-                Kind::File(content) => Found { id, path: path.clone(), content, node },
+                Kind::File(content) => WalkedFile { id, path: path.clone(), content, node },
                 _ => continue,
             },
             // It was removed from the volume meanwhile.
@@ -459,7 +459,7 @@ fn drop_if_wrong(plain: &LocalStore, path: &RelPath, error: &Error) {
 /// matching size and mtime tell nothing of its bytes.
 fn with_digest(
     plain: &LocalStore,
-    found: &Found,
+    found: &WalkedFile,
     held: HeldReplica,
     digest: Option<[u8; 32]>,
     stop: &Stop,
@@ -533,7 +533,7 @@ impl Fates {
 /// The held state of a plain file that matches the version in the catalogue.
 fn adopt(
     plain: &LocalStore,
-    found: &Found,
+    found: &WalkedFile,
     before: Option<&HeldReplica>,
     came: &Came,
 ) -> Result<HeldReplica, Error> {
@@ -561,7 +561,7 @@ fn verify_below(
     path: &RelPath,
     stop: &Stop,
     check: impl Fn(&Checked<'_>) -> Result<Read, Error>,
-    mut on_wrong: impl FnMut(&Found, Option<[u8; 32]>) -> Result<(), Error>,
+    mut on_wrong: impl FnMut(&WalkedFile, Option<[u8; 32]>) -> Result<(), Error>,
 ) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     each_file(tree, path, &mut |found| match verify_one(tree, &found, stop, &check)? {
@@ -598,7 +598,7 @@ fn is_there(plain: &LocalStore, path: &RelPath) -> bool {
 pub(crate) fn give_up(
     plain: &dyn Store,
     tree: &VolumeTree,
-    found: &Found,
+    found: &WalkedFile,
     known: Option<[u8; 32]>,
 ) -> Result<(), Error> {
     let version = found.content.version;

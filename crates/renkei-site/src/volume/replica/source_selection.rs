@@ -6,7 +6,7 @@
 //! source in the middle continues at the next one that has the same version.
 
 use super::read_through::ReadThrough;
-use crate::volume_content::Wish;
+use crate::volume_content::WantedFile;
 use renkei_core::entry::Stamp;
 use renkei_core::error::{Code, Error};
 use renkei_core::namespace::source::{self, Fellow};
@@ -145,32 +145,37 @@ impl ReadThrough {
     /// The combined error of all sites.
     pub(crate) fn open_at_any(
         self: &Arc<Self>,
-        wish: &Wish<'_>,
+        wanted: &WantedFile<'_>,
         first: Option<&SiteName>,
         sites: Vec<SiteName>,
     ) -> Result<Box<dyn ReadFile>, Error> {
         let (mut tried, mut sites) = (Tried::default(), VecDeque::from(sites));
         while let Some(site) = sites.pop_front() {
-            match self.open_at(wish, &site, Some(&site) == first) {
+            match self.open_at(wanted, &site, Some(&site) == first) {
                 Ok(file) => {
                     let stamp = file.stamp()?;
-                    let rest = if stamp.may_be(&wish.stamp) { sites } else { VecDeque::new() };
-                    let (name, path) = (wish.name.to_owned(), wish.path.clone());
+                    let rest = if stamp.may_be(&wanted.stamp) { sites } else { VecDeque::new() };
+                    let (name, path) = (wanted.name.to_owned(), wanted.path.clone());
                     let (fetching, state) = (self.clone(), Mutex::new((Arc::from(file), rest)));
                     return Ok(Box::new(Anywhere { fetching, name, path, stamp, state }));
                 }
                 Err(error) => tried.note(&site, error),
             }
         }
-        Err(tried.into_error(&wish.path.to_string()))
+        Err(tried.into_error(&wanted.path.to_string()))
     }
 
-    fn open_at(&self, wish: &Wish<'_>, site: &SiteName, any: bool) -> Result<Box<dyn ReadFile>, Error> {
-        let opened = self.open(wish.name, site, wish.path, wish.stamp);
+    fn open_at(
+        &self,
+        wanted: &WantedFile<'_>,
+        site: &SiteName,
+        any: bool,
+    ) -> Result<Box<dyn ReadFile>, Error> {
+        let opened = self.open(wanted.name, site, wanted.path, wanted.stamp);
         self.failing().note(site, opened.as_ref().err());
         let file = opened?;
-        if !any && !file.stamp()?.may_be(&wish.stamp) {
-            return Err(Error::new(Code::SourceChanged, "open", wish.path, "it has another version"));
+        if !any && !file.stamp()?.may_be(&wanted.stamp) {
+            return Err(Error::new(Code::SourceChanged, "open", wanted.path, "it has another version"));
         }
         Ok(file)
     }
@@ -197,9 +202,9 @@ impl Anywhere {
         if !Arc::ptr_eq(&state.0, at) {
             return Ok(());
         }
-        let wish = Wish { name: &self.name, path: &self.path, stamp: self.stamp };
+        let wanted = WantedFile { name: &self.name, path: &self.path, stamp: self.stamp };
         while let Some(site) = state.1.pop_front() {
-            match self.fetching.open_at(&wish, &site, false) {
+            match self.fetching.open_at(&wanted, &site, false) {
                 Ok(file) => {
                     tracing::info!(path = %self.path, %site, %failed, "reading continues at another site");
                     state.0 = Arc::from(file);

@@ -7,7 +7,7 @@ use renkei_config::home::file_error;
 use renkei_config::telemetry;
 use renkei_config::{DEFAULT_PORT, Log, is_endpoint};
 use renkei_core::error::{Code, Error};
-use renkei_site::agent::{Export, Wish};
+use renkei_site::agent::{Export, ExportConfig};
 use std::path::{Path, PathBuf};
 
 /// Serve a folder of this machine as a storage of your site, from inside a private network
@@ -37,8 +37,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     })?;
     let path = folder(Path::new(path))?;
     let pop = args.pop.as_deref().map(endpoint).transpose()?;
-    let wish = Wish { storage: storage.into(), path: path.clone(), pop, through_pop: args.through_pop };
-    let export = Export::new(context.home()?, wish)?;
+    let config =
+        ExportConfig { storage: storage.into(), path: path.clone(), pop, through_pop: args.through_pop };
+    let export = Export::new(context.home()?, config)?;
     telemetry::start(&Log::default())?;
     let ended = daemon::run_agent(export, |site| {
         tracing::info!(site = %site.name(), storage, path = %path.display(), "ready");

@@ -194,13 +194,13 @@ pub(crate) fn split_local(path: &Path) -> (PathBuf, Option<Vec<u8>>) {
 mod tests {
     use super::*;
     use renkei_core::mover::layout::CopyLayout;
-    use renkei_core::wire::message::Found;
+    use renkei_core::wire::message::DestinationKind;
 
     fn spec(text: &str) -> Spec {
         Spec::parse_as(OsStr::new(text), |text| EndpointPath::parse(text.as_bytes())).unwrap()
     }
 
-    fn layout(sources: &[&str], destination: &str, found: Found) -> Result<Vec<String>, Error> {
+    fn layout(sources: &[&str], destination: &str, found: DestinationKind) -> Result<Vec<String>, Error> {
         let sources: Vec<Spec> = sources.iter().map(|text| spec(text)).collect();
         let destination = spec(destination);
         let name = destination.name();
@@ -212,25 +212,31 @@ mod tests {
 
     #[test]
     fn a_source_goes_into_a_directory_and_becomes_a_new_name() {
-        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Dir).unwrap(), ["/run7"]);
-        assert_eq!(layout(&["run7"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
-        assert_eq!(layout(&["run7"], "kek:/data/alice/", Found::Nothing).unwrap(), ["/run7"]);
-        assert_eq!(layout(&["f"], "kek:/data/g", Found::Other).unwrap(), ["g"]);
-        assert_eq!(layout(&["a", "b"], "kek:/data/x", Found::Nothing).unwrap(), ["/a", "/b"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice", DestinationKind::Dir).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice", DestinationKind::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["run7"], "kek:/data/alice/", DestinationKind::Nothing).unwrap(), ["/run7"]);
+        assert_eq!(layout(&["f"], "kek:/data/g", DestinationKind::Other).unwrap(), ["g"]);
+        assert_eq!(layout(&["a", "b"], "kek:/data/x", DestinationKind::Nothing).unwrap(), ["/a", "/b"]);
     }
 
     #[test]
     fn a_trailing_slash_means_the_contents() {
-        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
-        assert_eq!(layout(&["."], "kek:/data/alice", Found::Dir).unwrap(), ["/"]);
-        assert_eq!(layout(&["run7/"], "kek:/data/alice", Found::Nothing).unwrap(), ["alice"]);
-        assert_eq!(layout(&["kek:/data"], "here", Found::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", DestinationKind::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["."], "kek:/data/alice", DestinationKind::Dir).unwrap(), ["/"]);
+        assert_eq!(layout(&["run7/"], "kek:/data/alice", DestinationKind::Nothing).unwrap(), ["alice"]);
+        assert_eq!(layout(&["kek:/data"], "here", DestinationKind::Dir).unwrap(), ["/"]);
     }
 
     #[test]
     fn impossible_copies_are_refused() {
-        assert_eq!(layout(&["a", "b"], "kek:/data/f", Found::Other).unwrap_err().code, Code::NotADirectory);
-        assert_eq!(layout(&["x/a", "y/a"], "kek:/data/d", Found::Dir).unwrap_err().code, Code::UsageInvalid);
+        assert_eq!(
+            layout(&["a", "b"], "kek:/data/f", DestinationKind::Other).unwrap_err().code,
+            Code::NotADirectory
+        );
+        assert_eq!(
+            layout(&["x/a", "y/a"], "kek:/data/d", DestinationKind::Dir).unwrap_err().code,
+            Code::UsageInvalid
+        );
         let mixed = direction(&[spec("a"), spec("kek:/data/b")], &spec("kek:/data/c"));
         assert_eq!(mixed.unwrap_err().code, Code::UsageInvalid);
         assert_eq!(direction(&[spec("a")], &spec("b")).unwrap_err().code, Code::UsageInvalid);

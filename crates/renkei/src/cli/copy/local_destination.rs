@@ -7,7 +7,9 @@ use renkei_core::error::Error;
 use renkei_core::mover::journal::{Header, State, VERSION};
 use renkei_core::mover::layout::CopyLayout;
 use renkei_core::path::RelPath;
-use renkei_core::wire::message::{Existing, Found, Onto, OpenSend, ReceiveOptions, Request, Summary};
+use renkei_core::wire::message::{
+    DestinationKind, Existing, Onto, OpenSend, ReceiveOptions, Request, Summary,
+};
 use renkei_mover::connect::dial::Session;
 use renkei_mover::journal::{Journal, boot_id};
 use renkei_mover::receive::{ReceiveJob, receive, unlimited};
@@ -94,9 +96,9 @@ impl Run<'_> {
 
     fn look_at_local(&self, path: &Path) -> Result<LocalDestination, Error> {
         let found = match std::fs::metadata(path) {
-            Ok(data) if data.is_dir() => Found::Dir,
-            Ok(_) => Found::Other,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Nothing,
+            Ok(data) if data.is_dir() => DestinationKind::Dir,
+            Ok(_) => DestinationKind::Other,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => DestinationKind::Nothing,
             Err(error) => return Err(renkei_config::home::file_error("look at", path, &error).at("client")),
         };
         let (parent, name) = split_local(path);

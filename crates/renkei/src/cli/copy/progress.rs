@@ -41,7 +41,7 @@ impl Display {
         let (stop, stopped) = channel();
         let shown_bar = bar.clone();
         let thread = std::thread::spawn(move || {
-            let mut shown = Shown { bar: shown_bar, lines, notes: Vec::new(), course: RateEstimate::new() };
+            let mut shown = Shown { bar: shown_bar, lines, notes: Vec::new(), rate: RateEstimate::new() };
             let mut last = Instant::now();
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 shown.take_notes(&watch);
@@ -110,7 +110,7 @@ struct Shown {
     bar: Option<ProgressBar>,
     lines: bool,
     notes: Vec<Note>,
-    course: RateEstimate,
+    rate: RateEstimate,
 }
 
 impl Shown {
@@ -137,12 +137,12 @@ impl Shown {
         if progress.files_found == 0 {
             return;
         }
-        self.course.see(progress, Instant::now());
+        self.rate.see(progress, Instant::now());
         match &self.bar {
-            Some(bar) => self.course.show(bar, progress),
+            Some(bar) => self.rate.show(bar, progress),
             None if self.lines && last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
-                eprintln!("{}", self.course.text(progress, self.course.mean_rate()));
+                eprintln!("{}", self.rate.text(progress, self.rate.mean_rate()));
             }
             None => {}
         }
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn a_stall_is_shown_in_place_of_a_fading_rate() {
-        let mut course = RateEstimate::new();
-        let now = course.started;
+        let mut rate = RateEstimate::new();
+        let now = rate.started;
         let progress = Progress {
             files_found: 2,
             bytes_found: 10 << 20,
@@ -240,16 +240,14 @@ mod tests {
             walk_done: true,
             ..Progress::default()
         };
-        course.see(&progress, now + Duration::from_secs(1));
-        assert_eq!(course.text(&progress, 1 << 20), "3.0M/10M 0/2 files 1.0M/s ETA 7 s");
-        course.see(&progress, now + Duration::from_secs(6));
-        assert_eq!(course.text(&progress, 1 << 20), "3.0M/10M 0/2 files no data for 5 s");
+        rate.see(&progress, now + Duration::from_secs(1));
+        assert_eq!(rate.text(&progress, 1 << 20), "3.0M/10M 0/2 files 1.0M/s ETA 7 s");
+        rate.see(&progress, now + Duration::from_secs(6));
+        assert_eq!(rate.text(&progress, 1 << 20), "3.0M/10M 0/2 files no data for 5 s");
         let whole = Progress { bytes_moved: 10 << 20, ..progress };
-        course.see(&whole, now + Duration::from_secs(7));
-        course.see(&whole, now + Duration::from_secs(11));
-        assert_eq!(course.text(&whole, 1), "10M/10M 0/2 files storing the last files, 4 s");
-        assert!(
-            course.text(&Progress { walk_done: false, ..progress }, 5).starts_with("3.0M/10M+ 0/2+ files")
-        );
+        rate.see(&whole, now + Duration::from_secs(7));
+        rate.see(&whole, now + Duration::from_secs(11));
+        assert_eq!(rate.text(&whole, 1), "10M/10M 0/2 files storing the last files, 4 s");
+        assert!(rate.text(&Progress { walk_done: false, ..progress }, 5).starts_with("3.0M/10M+ 0/2+ files"));
     }
 }

@@ -19,7 +19,7 @@ use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::mover::filter::Filter;
 use renkei_core::path::{SiteName, first_names};
-use renkei_core::wire::buffer::{Room, Standing};
+use renkei_core::wire::buffer::{Room, RoomState};
 use renkei_core::wire::message::{Source, TransferId};
 use renkei_core::wire::queue::{MAX_ORIGIN_BYTES, Submission, Terms};
 use renkei_mover::Stop;
@@ -99,8 +99,8 @@ fn reserve(
     loop {
         run.stop.check()?;
         match asker.reserve(run.transfer, bytes, waits) {
-            Ok(Room { standing: Standing::Granted, .. }) => return Ok(false),
-            Ok(Room { standing: Standing::HandedIn, .. }) => return Ok(true),
+            Ok(Room { standing: RoomState::Granted, .. }) => return Ok(false),
+            Ok(Room { standing: RoomState::HandedIn, .. }) => return Ok(true),
             Ok(room) => {
                 lost_since = None;
                 let text = room.waits(home).unwrap_or_default();

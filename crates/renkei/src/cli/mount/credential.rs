@@ -111,17 +111,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     match &args.action {
         Action::Grant { name, user, ssh, pop, csr_stdin } => {
-            let wish = mounting::Wish { name, user };
+            let request = mounting::CredentialRequest { name, user };
             let at = socket(&home, pop.as_deref());
             if *csr_stdin {
-                return relay(&wish, &at);
+                return relay(&request, &at);
             }
             let got = match ssh {
                 Some(target) => {
                     let route = SshRoute { program: login::ssh(), target: target.clone(), pop: pop.clone() };
-                    wish.take_by_ssh(&home, &route, context.now())?
+                    request.take_by_ssh(&home, &route, context.now())?
                 }
-                None => wish.take(&home, &at, context.now())?,
+                None => request.take(&home, &at, context.now())?,
             };
             context.output.done(&Granted {
                 mount: name.clone(),
@@ -147,11 +147,11 @@ fn unknown(name: &str) -> Error {
 }
 
 /// Forwards a request from standard input to the PoP; the reply, success or error, is one line for the other end.
-fn relay(wish: &mounting::Wish<'_>, at: &std::path::Path) -> Result<u8, Error> {
-    let mut request = String::new();
-    let read = io::stdin().lock().take(LINE_LIMIT as u64).read_to_string(&mut request);
+fn relay(request: &mounting::CredentialRequest<'_>, at: &std::path::Path) -> Result<u8, Error> {
+    let mut line = String::new();
+    let read = io::stdin().lock().take(LINE_LIMIT as u64).read_to_string(&mut line);
     read.map_err(|error| Error::new(Code::IoFailed, "read request", "standard input", error))?;
-    let outcome = wish.forward(at, &request);
+    let outcome = request.forward(at, &line);
     let status = outcome.as_ref().map_or_else(|error| error.kind().exit_status(), |_| 0);
     print(format!("{}\n", reply_line(outcome)).as_bytes())?;
     Ok(status)

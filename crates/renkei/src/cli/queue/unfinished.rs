@@ -10,10 +10,10 @@ use crate::cli::quantity::{counted, human, span};
 use renkei_catalogue::{first_digits, no_digits};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::message::{Reply, Request};
-use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, Unfinished, UnfinishedAction, UnfinishedReply};
 use renkei_net::unix_ms;
 use renkei_site::transfer::cleanup::drop_own;
-use renkei_site::transfer::unfinished::{Left, choose, left};
+use renkei_site::transfer::unfinished::{UnfinishedCopy, choose, left};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -48,8 +48,8 @@ pub struct Args {
 }
 
 impl Args {
-    fn wish(&self) -> Wish {
-        if self.drop { Wish::Drop(self.ids.clone()) } else { Wish::List }
+    fn wish(&self) -> UnfinishedAction {
+        if self.drop { UnfinishedAction::Drop(self.ids.clone()) } else { UnfinishedAction::List }
     }
 
     fn is_named(&self, one: &Unfinished) -> bool {
@@ -135,9 +135,9 @@ fn sites(
 /// Copies to this machine, removed if requested.
 fn here(args: &Args, context: &Context) -> Result<Vec<Unfinished>, Error> {
     let all = left(&context.home()?.journal_dir(), true)?;
-    let told = |all: Vec<Left>| all.into_iter().map(|left| left.told).collect::<Vec<_>>();
+    let told = |all: Vec<UnfinishedCopy>| all.into_iter().map(|left| left.told).collect::<Vec<_>>();
     if !args.drop {
-        return Ok(told(all.into_iter().filter(Left::is_told).collect()));
+        return Ok(told(all.into_iter().filter(UnfinishedCopy::is_told).collect()));
     }
     let named = args.those_in(all.iter().map(|left| &left.told));
     if named.is_empty() && !args.ids.is_empty() {
@@ -170,10 +170,10 @@ fn ask(
         return ask(args.wish());
     }
     // An id may match at one site and not at another.
-    let named = args.those_in(ask(Wish::List)?.listed.iter());
+    let named = args.those_in(ask(UnfinishedAction::List)?.listed.iter());
     match named.is_empty() {
         true => Ok(UnfinishedReply::default()),
-        false => ask(Wish::Drop(named)),
+        false => ask(UnfinishedAction::Drop(named)),
     }
 }
 

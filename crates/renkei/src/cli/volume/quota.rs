@@ -16,7 +16,7 @@ use renkei_volume::settings::UseRow;
 use renkei_volume::volume_config;
 use renkei_volume::volume_config::VolumeConfig;
 use renkei_volume::volume_status::VolumeStatus;
-use renkei_volume::{Standing, config_change};
+use renkei_volume::{VolumeState, config_change};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, home: &Home, context: &Context) -> Result<u8, Err
     if args.bytes.is_some() || args.files.is_some() {
         set(args, &mut facts, home)?;
     }
-    let standing: Standing = ask(home, json!({"op": "volume", "act": "standing", "name": args.name}))?;
+    let standing: VolumeState = ask(home, json!({"op": "volume", "act": "standing", "name": args.name}))?;
     context.output.answer(&Quotas { volume: args.name.clone(), used: standing.used })?;
     Ok(0)
 }

@@ -16,7 +16,7 @@ use renkei_volume::grant::{Grant, Level};
 use renkei_volume::volume_config;
 use renkei_volume::volume_config::VolumeConfig;
 use renkei_volume::volume_status::VolumeStatus;
-use renkei_volume::{Followed, Scanned, Standing};
+use renkei_volume::{Followed, Scanned, VolumeState};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ pub(crate) fn show(name: &str, home: &Home, context: &Context) -> Result<u8, Err
 
 /// The status of a volume with its standing from the PoP, or the error of the PoP.
 pub(crate) fn shown(name: &str, facts: &VolumeConfig, home: &Home) -> (VolumeStatus, Option<Error>) {
-    match ask::<Standing>(home, json!({"op": "volume", "act": "standing", "name": name})) {
+    match ask::<VolumeState>(home, json!({"op": "volume", "act": "standing", "name": name})) {
         Ok(standing) => (VolumeStatus::new(name, facts, Some(standing)), None),
         Err(error) => (VolumeStatus::new(name, facts, None), Some(error)),
     }
@@ -84,7 +84,7 @@ impl Report for VolumeStatus {
     }
 }
 
-fn write_standing(standing: &Standing, home: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_standing(standing: &VolumeState, home: &str, out: &mut dyn Write) -> io::Result<()> {
     for only in &standing.away {
         let (files, bytes) = (counted(only.files, "file", "files"), human(only.bytes));
         match only.site == home {
@@ -152,7 +152,7 @@ fn write_own_changes(followed: &Followed, out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
-fn write_trouble(standing: &Standing, out: &mut dyn Write) -> io::Result<()> {
+fn write_trouble(standing: &VolumeState, out: &mut dyn Write) -> io::Result<()> {
     write_verified(&standing.verified, out)?;
     match &standing.trouble {
         Some(error) => writeln!(out, "trouble    {error}"),

@@ -10,7 +10,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_net::identity::socket;
 use renkei_site::volume::follower::log_tailing::Subscription;
-use renkei_volume::Standing;
+use renkei_volume::VolumeState;
 use renkei_volume::config_change::folders;
 use serde::Serialize;
 use serde_json::json;
@@ -92,7 +92,7 @@ fn storage_of<'c>(name: &str, config: &'c Config) -> Result<&'c Storage, Error> 
 /// Waits until the whole tree is here; returns the error if it does not come. The PoP keeps asking for it.
 fn await_tree(volume: &str, home: &Home) -> Result<Option<Error>, Error> {
     loop {
-        let standing: Standing = ask(home, json!({"op": "volume", "act": "standing", "name": volume}))?;
+        let standing: VolumeState = ask(home, json!({"op": "volume", "act": "standing", "name": volume}))?;
         if standing.followed.is_none_or(|followed| followed.is_whole) || standing.trouble.is_some() {
             return Ok(standing.trouble);
         }

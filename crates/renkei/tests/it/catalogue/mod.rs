@@ -50,7 +50,7 @@ fn new(n: u32, lane: &str) -> New {
 /// Lets an event happen to a transfer.
 fn happen(catalogue: &Catalogue, n: u32, event: Event) {
     let mut row = catalogue.load(&id(n)).unwrap().unwrap();
-    row.course.handle(event, 50).unwrap();
+    row.job.handle(event, 50).unwrap();
     assert!(catalogue.update(&Update::of(&row)).unwrap());
 }
 
@@ -69,7 +69,7 @@ fn a_transfer_submitted_twice_is_stored_once() {
         drop(catalogue);
         let catalogue = open();
         let row = catalogue.load(&id(2)).unwrap().unwrap();
-        assert_eq!((row.spec, row.course.state, row.lane.as_str()), (vec![0, 255, 2], State::Queued, "a"));
+        assert_eq!((row.spec, row.job.state, row.lane.as_str()), (vec![0, 255, 2], State::Queued, "a"));
         assert_eq!(catalogue.credential(&id(2)).unwrap(), Some(vec![1, 2, 3]));
         assert!(catalogue.load(&id(3)).unwrap().is_none());
     });
@@ -82,9 +82,9 @@ fn of_two_concurrent_changes_one_is_made() {
         catalogue.submit(&[new(1, "a")]).unwrap();
         let mut first = catalogue.load(&id(1)).unwrap().unwrap();
         let mut second = first.clone();
-        first.course.handle(Event::Begun, 1).unwrap();
+        first.job.handle(Event::Begun, 1).unwrap();
         first.runner = "here".into();
-        second.course.handle(Event::Begun, 1).unwrap();
+        second.job.handle(Event::Begun, 1).unwrap();
         second.runner = "there".into();
         assert!(catalogue.update(&Update::of(&first)).unwrap());
         assert!(!catalogue.update(&Update::of(&second)).unwrap());
@@ -201,16 +201,16 @@ fn events_that_transfers_wait_for_are_reported_once() {
             catalogue.submit(&[waits(2, &[1]), waits(3, &[7])]).unwrap(),
             [Put::There, Put::Unknown(id(7))]
         );
-        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().course.state, State::Waiting);
+        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().job.state, State::Waiting);
         assert!(catalogue.met(9).unwrap().is_empty());
         happen(&catalogue, 1, Event::Begun);
         happen(&catalogue, 1, ended(Ok(Summary::default())));
         assert_eq!(catalogue.met(9).unwrap(), [(id(2), id(1), State::Done)]);
         let mut row = catalogue.load(&id(2)).unwrap().unwrap();
-        row.course.handle(Event::Released, 60).unwrap();
+        row.job.handle(Event::Released, 60).unwrap();
         assert!(catalogue.update(&Update { met: Some(id(1)), ..Update::of(&row) }).unwrap());
         assert!(catalogue.met(9).unwrap().is_empty());
-        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().course.state, State::Queued);
+        assert_eq!(catalogue.load(&id(2)).unwrap().unwrap().job.state, State::Queued);
         happen(&catalogue, 2, Event::Asked { change: Change::Cancel, deadline_ms: 0 });
         assert_eq!(catalogue.submit(&[waits(4, &[2])]).unwrap(), [Put::Abandoned(id(2))]);
         assert_eq!(catalogue.states(&[id(1), id(2), id(9)]).unwrap().len(), 2);
@@ -279,11 +279,11 @@ fn each_end_is_reported_once() {
         let mut row = catalogue.load(&id(1)).unwrap().unwrap();
         assert!(catalogue.update(&Update::of(&row)).unwrap() && due(1000).is_empty());
         row = catalogue.load(&id(1)).unwrap().unwrap();
-        row.course.handle(Event::Asked { change: Change::Retry, deadline_ms: 0 }, 80).unwrap();
-        row.course.handle(Event::Begun, 80).unwrap();
+        row.job.handle(Event::Asked { change: Change::Retry, deadline_ms: 0 }, 80).unwrap();
+        row.job.handle(Event::Begun, 80).unwrap();
         assert!(catalogue.update(&Update::of(&row)).unwrap() && due(1000).is_empty());
         row = catalogue.load(&id(1)).unwrap().unwrap();
-        row.course.handle(ended(Ok(Summary::default())), 90).unwrap();
+        row.job.handle(ended(Ok(Summary::default())), 90).unwrap();
         assert!(catalogue.update(&Update::of(&row)).unwrap());
         catalogue.put_off(notice, None).unwrap();
         assert_eq!(due(90).len(), 1, "that of the end before is another");

@@ -10,7 +10,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::mover::digest::slot_range;
 use renkei_core::mover::journal::{Partial, State};
 use renkei_core::wire::message::{Reply, Request};
-use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedReply, Wish};
+use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedAction, UnfinishedReply};
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::credential::Credential;
 use renkei_store::temp::temp_job;
@@ -295,7 +295,12 @@ fn interrupted(stage: &Stage) -> Value {
 }
 
 /// The list of unfinished transfers of a site.
-fn ask(from: &Site, credential: &Credential, to: &Site, what: Wish) -> Result<UnfinishedReply, Error> {
+fn ask(
+    from: &Site,
+    credential: &Credential,
+    to: &Site,
+    what: UnfinishedAction,
+) -> Result<UnfinishedReply, Error> {
     let request = Request::Unfinished(AboutUnfinished { storage: None, what });
     match raw::connect(from, credential, to)?.ask(request)? {
         Reply::Unfinished(reply) => Ok(reply),
@@ -317,11 +322,11 @@ fn unfinished_transfers_are_listed_and_dropped_by_their_owners() {
     let authority = Authority::load(&raw::home(titech)).unwrap();
     let bob = raw::issue_user(&authority, "bob", 1, SystemTime::now());
     let ask_bob = |what| ask(titech, &bob, kek, what);
-    assert_eq!(ask_bob(Wish::List).unwrap().listed, []);
-    assert_eq!(ask_bob(Wish::Drop(vec![id.into()])).unwrap_err().code, Code::UnfinishedUnknown);
-    assert_eq!(ask_bob(Wish::Drop(Vec::new())).unwrap().listed, []);
+    assert_eq!(ask_bob(UnfinishedAction::List).unwrap().listed, []);
+    assert_eq!(ask_bob(UnfinishedAction::Drop(vec![id.into()])).unwrap_err().code, Code::UnfinishedUnknown);
+    assert_eq!(ask_bob(UnfinishedAction::Drop(Vec::new())).unwrap().listed, []);
     let transfer: [u8; 16] = renkei_catalogue::parse_id(id).unwrap();
-    let give_up = |owner: &str| Wish::GiveUp { transfer, owner: owner.into() };
+    let give_up = |owner: &str| UnfinishedAction::GiveUp { transfer, owner: owner.into() };
     assert_eq!(ask_bob(give_up(owner)).unwrap().listed, []);
     assert!(!temps(kek.root()).is_empty());
     // The administrator of kek sees it, and its owner removes it.
@@ -351,13 +356,13 @@ fn a_pop_drops_transfers_of_its_own_users_only() {
     let transfer = renkei_catalogue::parse_id(listed["id"].as_str().unwrap()).unwrap();
     let owner = listed["owner"].as_str().unwrap().to_owned();
     let host = |site: &Site| Credential::host(&raw::home(site), SystemTime::now()).unwrap();
-    let give_up = |owner: &str| Wish::GiveUp { transfer, owner: owner.into() };
+    let give_up = |owner: &str| UnfinishedAction::GiveUp { transfer, owner: owner.into() };
     let code = |from: &Site, what| ask(from, &host(from), kek, what).unwrap_err().code;
     // kek's own PoP does not speak for users of titech, and no PoP sees the transfers of users.
     assert_eq!(code(kek, give_up(&owner)), Code::NotAllowed);
     assert_eq!(code(titech, give_up("alice@kek")), Code::NotAllowed);
-    assert_eq!(code(titech, Wish::List), Code::NotAllowed);
-    assert_eq!(code(titech, Wish::Drop(Vec::new())), Code::NotAllowed);
+    assert_eq!(code(titech, UnfinishedAction::List), Code::NotAllowed);
+    assert_eq!(code(titech, UnfinishedAction::Drop(Vec::new())), Code::NotAllowed);
     assert!(!temps(kek.root()).is_empty());
     let given_up = ask(titech, &host(titech), kek, give_up(&owner)).unwrap();
     assert_eq!((given_up.listed.len(), given_up.dropped), (1, true));

@@ -5,7 +5,7 @@
 //! machine may use. Addresses from which a peer authenticated within a day have a table of places of their own. HTTP,
 //! which is not authenticated, and sites that come with an invitation have one each, so that no kind starves another.
 
-use renkei_core::admission::{Admission, GuestId, Moment, Proved, Terms};
+use renkei_core::admission::{Admission, Moment, PeerId, Proved, Terms};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -62,7 +62,7 @@ type End = Box<dyn FnOnce() + Send>;
 
 /// All connections of unauthenticated peers.
 #[derive(Clone)]
-pub(super) struct Strangers {
+pub(super) struct PendingPeers {
     state: Arc<Mutex<State>>,
     judged: Arc<Semaphore>,
     started: Instant,
@@ -78,19 +78,19 @@ struct State {
 /// One table, with the callbacks that end its connections.
 struct Places {
     admission: Admission<IpAddr>,
-    ends: HashMap<GuestId, Option<End>>,
+    ends: HashMap<PeerId, Option<End>>,
 }
 
 /// A connection's place; released on drop.
-pub struct Seat {
-    all: Strangers,
+pub struct Slot {
+    all: PendingPeers,
     machine: IpAddr,
     table: Table,
-    guest: GuestId,
+    guest: PeerId,
     judged: Option<OwnedSemaphorePermit>,
 }
 
-impl Strangers {
+impl PendingPeers {
     pub(super) fn new() -> Self {
         let places = |table: Table| Places { admission: Admission::new(table.terms()), ends: HashMap::new() };
         let state = State {
@@ -99,7 +99,7 @@ impl Strangers {
             ended: 0,
             said: None,
         };
-        Strangers {
+        PendingPeers {
             state: Arc::new(Mutex::new(state)),
             judged: Arc::new(Semaphore::new(MAX_JUDGED)),
             started: Instant::now(),
@@ -115,14 +115,14 @@ impl Strangers {
     }
 
     /// Gives a connection a place; others may be evicted for it.
-    pub(super) fn let_in(&self, address: IpAddr) -> Seat {
+    pub(super) fn let_in(&self, address: IpAddr) -> Slot {
         let (machine, now) = (machine(address), self.now());
         let mut state = self.lock();
         let table = if state.proved.is_proved(&machine, now) { Table::Known } else { Table::Unknown };
         let (guest, ends) = state.enter(table, machine, None, now);
         drop(state);
         end_all(ends);
-        Seat { all: self.clone(), machine, table, guest, judged: None }
+        Slot { all: self.clone(), machine, table, guest, judged: None }
     }
 
     /// Number of connections that were evicted to make room, or because they took too long under pressure.
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// Gives a place; returns the callbacks that end the evicted connections, to be called without the lock.
-    fn enter(&mut self, table: Table, machine: IpAddr, end: Option<End>, now: Moment) -> (GuestId, Vec<End>) {
+    fn enter(&mut self, table: Table, machine: IpAddr, end: Option<End>, now: Moment) -> (PeerId, Vec<End>) {
         let places = self.places(table);
         let entered = places.admission.enter(machine, now);
         places.ends.insert(entered.guest, end);
@@ -166,7 +166,7 @@ fn end_all(ends: Vec<End>) {
     ends.into_iter().for_each(|end| end());
 }
 
-impl Seat {
+impl Slot {
     /// Sets how the connection is ended if it is evicted; it is ended at once if it has been already.
     pub(super) fn end_by(&self, end: impl FnOnce() + Send + 'static) {
         let mut state = self.all.lock();
@@ -221,14 +221,14 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = self.all.lock();
         let places = state.places(self.table);
         places.admission.leave(self.guest);
         let end = places.ends.remove(&self.guest);
         drop(state);
-        // Dropped without the lock: the callback may own another seat.
+        // Dropped without the lock: the callback may own another slot.
         drop(end);
     }
 }
@@ -247,53 +247,53 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A connection that increments `ended` when it is evicted.
-    fn come(strangers: &Strangers, address: &str, ended: &Arc<AtomicUsize>) -> Seat {
-        let seat = strangers.let_in(address.parse().unwrap());
+    fn come(strangers: &PendingPeers, address: &str, ended: &Arc<AtomicUsize>) -> Slot {
+        let slot = strangers.let_in(address.parse().unwrap());
         let ended = ended.clone();
-        seat.end_by(move || count(&ended));
-        seat
+        slot.end_by(move || count(&ended));
+        slot
     }
 
     fn count(ended: &AtomicUsize) {
         ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn taken(strangers: &Strangers, table: Table) -> usize {
+    fn taken(strangers: &PendingPeers, table: Table) -> usize {
         strangers.lock().places(table).admission.len()
     }
 
     #[test]
     fn one_network_displaces_only_itself() {
-        let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
+        let (strangers, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
         let other = come(&strangers, "192.0.2.1", &quiet);
         let address = |host: usize| format!("2001:db8::{host:x}");
-        let seats: Vec<Seat> =
+        let slots: Vec<Slot> =
             (0..MAX_GREETING + 100).map(|host| come(&strangers, &address(host), &greedy)).collect();
         let counts = [&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed));
         assert_eq!((counts, strangers.ended()), ([0, 101], 101));
         assert_eq!(taken(&strangers, Table::Unknown), MAX_GREETING);
-        drop((seats, other));
+        drop((slots, other));
         assert!(strangers.lock().tables.iter().all(|places| places.ends.is_empty()));
     }
 
     #[test]
     fn authenticated_peers_have_reserved_slots() {
-        let (strangers, [quiet, greedy]) = (Strangers::new(), [(); 2].map(|()| Arc::default()));
+        let (strangers, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
         come(&strangers, "192.0.2.1", &quiet).prove();
         let again = come(&strangers, "192.0.2.1", &quiet);
         assert_eq!((again.table, taken(&strangers, Table::Unknown)), (Table::Known, 0));
         // From as many addresses as there are places, one connection each.
         let address = |host: usize| format!("198.51.{}.{}", host / 250, host % 250);
-        let seats: Vec<Seat> =
+        let slots: Vec<Slot> =
             (0..MAX_GREETING + 10).map(|host| come(&strangers, &address(host), &greedy)).collect();
         assert_eq!([&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed)), [0, 10]);
-        drop(seats);
+        drop(slots);
     }
 
     #[test]
     fn each_kind_has_its_own_slots_and_releases_them() {
-        let (strangers, ended) = (Strangers::new(), Arc::default());
-        let pages: Vec<Seat> =
+        let (strangers, ended) = (PendingPeers::new(), Arc::default());
+        let pages: Vec<Slot> =
             (0..=MAX_HTTP).map(|_| come(&strangers, "192.0.2.1", &ended).into_http()).collect();
         assert_eq!((ended.load(Ordering::Relaxed), taken(&strangers, Table::Unknown)), (1, 0));
         let introduced = come(&strangers, "192.0.2.1", &ended).into_introduced();
@@ -304,19 +304,19 @@ mod tests {
 
     #[test]
     fn a_peer_dropped_before_its_end_is_registered_ends_then() {
-        let (strangers, ended) = (Strangers::new(), Arc::default());
+        let (strangers, ended) = (PendingPeers::new(), Arc::default());
         let first = strangers.let_in("192.0.2.1".parse().unwrap());
-        let seats: Vec<Seat> = (0..MAX_GREETING).map(|_| come(&strangers, "192.0.2.1", &ended)).collect();
+        let slots: Vec<Slot> = (0..MAX_GREETING).map(|_| come(&strangers, "192.0.2.1", &ended)).collect();
         assert_eq!((strangers.ended(), ended.load(Ordering::Relaxed)), (1, 0));
         let late = ended.clone();
         first.end_by(move || count(&late));
         assert_eq!(ended.load(Ordering::Relaxed), 1);
-        drop(seats);
+        drop(slots);
     }
 
     #[tokio::test]
     async fn handshakes_are_limited_by_the_number_of_threads() {
-        let (strangers, ended) = (Strangers::new(), Arc::default());
+        let (strangers, ended) = (PendingPeers::new(), Arc::default());
         let mut judged = Vec::new();
         for _ in 0..MAX_JUDGED {
             judged.push(come(&strangers, "192.0.2.1", &ended).be_judged().await);
