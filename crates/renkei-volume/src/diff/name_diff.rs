@@ -122,7 +122,7 @@ impl TreeDiff {
             if plain.raw.nlink > 1 && !self.batch.settled.insert(id) {
                 return Ok(());
             }
-            // Whoever sets one changes the ctime.
+            // Setting one changes the ctime.
             has_new_xattrs = held.as_ref().is_none_or(|held| held.stamp != plain.stamp());
             if self.update_content(path, plain, id, &node, content, held)? {
                 let attributes = Attributes { mtime: plain.entry.meta.mtime, ..node.attributes };

@@ -1,4 +1,4 @@
-//! What each verb gets: the directories, the identity, and how to print.
+//! The context of each verb: the directories, the identity, and how to print.
 
 use super::output::Output;
 use renkei_config::home::Home;

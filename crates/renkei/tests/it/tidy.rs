@@ -1,4 +1,4 @@
-//! Reads the sources of all crates and fails on what the style page forbids and no lint finds.
+//! Rules of the style page that no lint checks, over the sources of all crates.
 //!
 //! Each rule is a function from one [`Source`] to the lines that break it, so that the rules are tested themselves
 //! with small bad examples. Text in comments and strings does not count, except where a rule says so.
@@ -13,7 +13,7 @@ const MAX_LINES: usize = 1000;
 /// Most levels below `src/`, the file counted.
 const MAX_LEVELS: usize = 3;
 
-/// Names that say nothing about what a module is for.
+/// Names of modules that do not name a thing.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "misc"];
 
 /// Most files in a folder.
@@ -22,7 +22,7 @@ const MAX_FILES: usize = 20;
 /// Most files that may import one another in a circle.
 const MAX_CIRCLE: usize = 4;
 
-/// Clocks and chance, which the core gets as arguments.
+/// Clocks and randomness, which the core gets as arguments.
 const IMPURE: &[&str] = &[
     "SystemTime::now",
     "Instant::now",
@@ -101,7 +101,7 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// Files that only `#[cfg(test)] mod NAME;` brings in, and the modules of those, hold nothing that is shipped.
+/// Files that only `#[cfg(test)] mod NAME;` brings in, and the modules of those, are not shipped.
 fn mark_test_files(all: &mut [Source]) {
     loop {
         let unmarked = all.iter().filter(|source| !source.shipped.is_empty());
@@ -281,7 +281,7 @@ fn paths_from(code: &str, module: &[&str], words: &[String]) -> Vec<Vec<String>>
     found
 }
 
-/// Adds the paths that `text` begins with below `base`: `a::{b, c::d}` gives two. Gives what comes behind.
+/// Adds the paths that `text` begins with below `base`: `a::{b, c::d}` gives two. Returns the text behind it.
 fn take_apart<'t>(base: &[String], text: &'t str, found: &mut Vec<Vec<String>>) -> &'t str {
     let mut text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
@@ -337,7 +337,7 @@ fn without_re_exports(code: &str) -> (String, String) {
     (code, re_exports)
 }
 
-/// The files of a repository by crate and module, and what those that declare modules re-export.
+/// The files of a repository by crate and module, and the re-exports of those that declare modules.
 struct Modules<'a> {
     files: BTreeMap<(&'a str, Vec<&'a str>), &'a Source>,
     /// For a file and a name, the path that it is re-exported from; none if that is another crate.
@@ -369,7 +369,7 @@ impl<'a> Modules<'a> {
         Modules { files, re_exports }
     }
 
-    /// The file that has what a path of a crate names.
+    /// The file of the item that a path of a crate names.
     fn find(&self, name: &'a str, path: &[String]) -> Option<&'a Source> {
         let parts: Vec<&str> = path.iter().map(String::as_str).collect();
         let key = |end: usize| (name, parts[..end].to_vec());
@@ -391,7 +391,7 @@ fn own_paths(code: &str, module: &[&str], declared: &[String]) -> Vec<Vec<String
     found
 }
 
-/// What each file imports of its own crate, by paths of files. A file that declares modules counts as far as it has
+/// The imports of each file within its own crate, by paths of files. A file that declares modules counts as far as it has
 /// something itself.
 fn imports(all: &[Source]) -> BTreeMap<&str, BTreeSet<&str>> {
     let modules = Modules::of(all);
@@ -440,7 +440,7 @@ fn circles<'g>(graph: &BTreeMap<&'g str, BTreeSet<&'g str>>) -> Vec<BTreeSet<&'g
 
 // ---- the rules -------------------------------------------------------------------------------------------------------
 
-/// A folder is a room that one can overlook.
+/// A folder has few files.
 fn too_many_files(all: &[Source]) -> Vec<String> {
     let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
     for source in all {
@@ -450,7 +450,7 @@ fn too_many_files(all: &[Source]) -> Vec<String> {
     full.map(|(folder, count)| format!("{folder}: {count} files")).collect()
 }
 
-/// Files that import one another are read together: not too many of them.
+/// Circles of imports are small.
 fn large_circles(all: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for circle in circles(&imports(all)) {
@@ -589,7 +589,7 @@ fn forgotten(all: &[Source]) -> Vec<String> {
 
 // ---- the sources keep to the rules -----------------------------------------------------------------------------------
 
-/// Fails with what a rule about all files finds.
+/// Fails with the findings of a rule about all files.
 fn enforce_together(rule: impl Fn(&[Source]) -> Vec<String>) {
     let broken = rule(&sources());
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
@@ -655,7 +655,7 @@ fn no_file_is_forgotten() {
     enforce_together(forgotten);
 }
 
-// ---- the rules find what they should ---------------------------------------------------------------------------------
+// ---- tests of the rules ---------------------------------------------------------------------------------
 
 #[test]
 fn rules_find_bad_examples() {

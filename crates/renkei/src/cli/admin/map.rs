@@ -42,7 +42,7 @@ enum Action {
     },
     /// Shut a user out, whatever other rules and grants say; with *@SITE the site's users without a rule of their own
     ///
-    /// What runs for the user here ends within seconds. Of the own site's users the certificates stay good at partners until
+    /// Work that runs for the user here ends within seconds. Of the own site's users the certificates stay good at partners until
     /// `renkei revoke USER@SITE`. A rule for the same user stays beside it and counts again after `map remove`.
     Deny {
         /// USER@SITE, or *@SITE for all users of a site who have no rule of their own

@@ -17,7 +17,7 @@ use std::ffi::OsString;
     after_long_help = "Examples:\n  renkei cp -r ./run7 kek:/data/alice/      up: makes kek:/data/alice/run7\n  renkei cp kek:/data/alice/run7/a.dat .    down\n  renkei cp -r titech:/data/a kek:/data/b   between sites, not through this machine\n  renkei cp --detach -r titech:/data/a kek:/data/b   the same when you have left: your PoP does it\n  renkei cp --detach -r ./run7 titech:/data/    from here, by way of your PoP's buffer\n  renkei cp --limit 50M big kek:/data/      at most 50 MiB/s\n  renkei cp -rn ./run7 kek:/data/alice/     only say what would be sent"
 )]
 pub struct Args {
-    /// What to copy: a local path or SITE:/STORAGE/PATH
+    /// The sources: a local path or SITE:/STORAGE/PATH
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// Where to: a local path or SITE:/STORAGE/PATH

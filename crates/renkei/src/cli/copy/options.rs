@@ -23,7 +23,7 @@ const STREAM_CARRIES: u64 = 8 << 20;
 enum ClassName {
     /// A share like that of others
     Normal,
-    /// What others leave: it gives way as soon as a queue grows
+    /// Only unused capacity: it gives way as soon as a queue grows
     Background,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Common {
     /// How much of the path to take
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = ClassName::Normal)]
     class: ClassName,
-    /// What to do with the rest when a file fails
+    /// The rest of the copy when a file fails
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnErrorName::Skip)]
     on_error: OnErrorName,
     /// Data streams at most; by default the PoP decides
@@ -119,10 +119,10 @@ pub(crate) enum Verb {
     Sync,
 }
 
-/// What `--verify` compares.
+/// The comparison of `--verify`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Compared {
-    /// What was read with what was written, on the way
+    /// The bytes read with the bytes written, while copying
     #[default]
     Source,
     /// Also both as they are afterwards, read once more
@@ -150,10 +150,10 @@ pub(crate) struct Detach {
     /// Words of your own, shown in lists
     #[arg(long, requires = "detach", value_name = "TEXT", default_value = "", hide_default_value = true)]
     label: String,
-    /// What is compared
+    /// The comparison to make
     #[arg(long, requires = "detach", value_name = "WHAT", value_enum, default_value_t = Compared::Source)]
     verify: Compared,
-    /// Where to tell how it ended, by an HTTP POST of JSON; the PoP's administrator says where that is allowed
+    /// A webhook: the URL that gets the result by an HTTP POST of JSON; the PoP's administrator says where that is allowed
     #[arg(long, requires = "detach", value_name = "URL", default_value = "", hide_default_value = true)]
     notify: String,
     /// The transfer's id, 32 hexadecimal digits; the same id again is the same transfer

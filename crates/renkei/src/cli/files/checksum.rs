@@ -42,7 +42,7 @@ pub struct Args {
     /// Every file in directories and below; symbolic links are passed over
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What is known of the present content, without reading it: BLAKE3 in volumes, the checksums that the site
+    /// Digests that are known of the present content, without reading it: BLAKE3 in volumes, the checksums that the site
     /// remembers (`checksums` in config.toml), and those that were asked for before
     #[arg(long)]
     known: bool,

@@ -39,7 +39,7 @@ pub struct Args {
     /// Files larger than (+1G), smaller than (-10K) or of exactly so many bytes; K, M, G, T are powers of 1024
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
     size: Option<Size>,
-    /// What was modified less than so long ago: 30s, 15m, 12h, 2d
+    /// Only entries modified less than so long ago: 30s, 15m, 12h, 2d
     #[arg(long, value_name = "AGE", value_parser = parse_age)]
     newer_than: Option<Duration>,
 }

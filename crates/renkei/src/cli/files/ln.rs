@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
     after_long_help = "Examples:\n  renkei ln -s run7 kek:/data/alice/latest\n  renkei ln kek:/data/alice/a.dat kek:/data/alice/b.dat"
 )]
 pub struct Args {
-    /// What the link leads to
+    /// The target of the link
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// The link: SITE:/STORAGE/PATH or /VOLUME/PATH

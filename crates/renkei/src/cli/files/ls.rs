@@ -23,7 +23,7 @@ use std::ffi::OsString;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// What to list: SITE:/STORAGE/PATH, or SITE for its storages [default: your site]
+    /// The directory or file to list: SITE:/STORAGE/PATH, or SITE for its storages [default: your site]
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Show type, permissions, owner, group, size, time and link target

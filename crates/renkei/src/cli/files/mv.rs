@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// are compared, and then the source is removed: an interrupted move leaves the source, and the same command resumes it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to move: SITE:/STORAGE/PATH, or a path of this machine
+    /// The source: SITE:/STORAGE/PATH, or a path of this machine
     #[arg(required = true, value_name = "SOURCE")]
     sources: Vec<OsString>,
     /// The new name, or the directory to move into

@@ -20,7 +20,7 @@ pub struct Args {
     /// Remove directories with all in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// What does not exist is no error
+    /// A path that does not exist is no error
     #[arg(short, long)]
     force: bool,
 }

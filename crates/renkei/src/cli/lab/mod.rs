@@ -89,7 +89,7 @@ enum Action {
         #[command(flatten)]
         lab: Which,
     },
-    /// Be a lab's process: what `up` starts
+    /// Run as a lab's process, which `up` starts
     #[command(hide = true)]
     Emulate {
         /// The topology
@@ -102,13 +102,13 @@ enum Action {
     },
 }
 
-/// What is not to be as the file says.
+/// Settings that differ from the file.
 #[derive(Debug, clap::Args)]
 struct Packets {
     /// Engine that moves the packets, instead of that in the file: the kernel's netem and htb, or the wire
     #[arg(long, value_enum)]
     engine: Option<EngineChoice>,
-    /// What decides the wire's chances, to have the same ones again
+    /// The seed of the wire's random events; the same seed gives the same events
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 }

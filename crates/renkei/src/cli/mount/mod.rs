@@ -48,7 +48,7 @@ const FAIL_AFTER: Duration = Duration::from_secs(2);
                        ~/renkei --volume genome\n  renkei mount /mnt/renkei\n  renkei mount --read-only kek:/data /mnt/kek\n  renkei umount ~/run7"
 )]
 pub struct Args {
-    /// What is shown, and an empty directory of this machine; without SITE:/PATH all storages and volumes of your own site
+    /// The place to mount, and an empty directory of this machine; without SITE:/PATH all storages and volumes of your own site
     ///
     /// SITE:/STORAGE/PATH; /VOLUME/PATH is at your own site, SITE:/ is all that a site has.
     #[arg(value_names = ["SITE:/PATH", "MOUNTPOINT"], num_args = 1..=2, required = true)]
@@ -65,15 +65,15 @@ pub struct Args {
     /// Let other users of this machine in, whose access the modes of the files decide; they act as you at the site
     #[arg(long)]
     allow_other: bool,
-    /// What programs get when the site is not reached: wait until it is, or fail with an I/O error
+    /// The behaviour of calls while the site is not reached: wait until it is, or fail with an I/O error
     #[arg(long, value_name = "HOW", default_value = "wait")]
     when_lost: WhenLost,
     /// How long the kernel caches attributes of a file that is not opened, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     attr_ttl: Duration,
-    /// What `close` of a file that was written waits for: that it is on stable storage at the site, or nothing
+    /// The state that `close` of a written file waits for: that it is on stable storage at the site, or nothing
     ///
-    /// With `early` many small files go in much faster. What cannot be published then is told by the log and the attribute
+    /// With `early` many small files go in much faster. A failure to publish is then in the log and the attribute
     /// user.renkei.error alone; other sites see a file a moment later; `fsync` and `renkei umount` still wait.
     #[arg(long, value_name = "WHEN", default_value = "durable")]
     close: Close,
@@ -83,7 +83,7 @@ pub struct Args {
     /// status` and files are as far as they came; with `strict` the open fails then (RK-NS-13). `relaxed` never waits.
     #[arg(long, value_name = "HOW", default_value = "close-to-open")]
     consistency: Sees,
-    /// Who decides about locks (flock, fcntl): the site, for all its mounts, or the kernel, for the programs of this mount
+    /// The place that decides about locks (flock, fcntl): the site, for all its mounts, or the kernel, for the programs of this mount
     #[arg(long, value_name = "WHO", default_value = "site")]
     locks: Locks,
     /// Mount over a directory that has files, which are hidden until it is unmounted
@@ -94,7 +94,7 @@ pub struct Args {
     tell: bool,
 }
 
-/// What becomes of calls when the site is lost.
+/// The behaviour of calls when the site is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum WhenLost {
     /// They wait.
@@ -103,7 +103,7 @@ enum WhenLost {
     Fail,
 }
 
-/// What `close` waits for.
+/// The state that `close` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Close {
     /// Stable storage at the site.
@@ -112,14 +112,14 @@ enum Close {
     Early,
 }
 
-/// What of other sites' changes an open sees.
+/// The changes of other sites that an open sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sees {
     /// All that was closed before, as far as the sites are reached.
     CloseToOpen,
     /// All that was closed before, or the open fails.
     Strict,
-    /// What has come to the site.
+    /// The changes that have come to the site.
     Relaxed,
 }
 
@@ -133,7 +133,7 @@ impl Sees {
     }
 }
 
-/// Who decides about locks.
+/// The place that decides about locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Locks {
     /// The site; a volume's home.

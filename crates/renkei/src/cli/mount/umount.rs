@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// End a mount
 ///
-/// What programs closed before is at the site already. A mount whose process was killed is cleaned up.
+/// Files that programs closed before are at the site already. A mount whose process was killed is cleaned up.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:\n  renkei umount ~/run7\n  renkei umount --lazy /mnt/kek")]
 pub struct Args {

@@ -81,7 +81,7 @@ enum Action {
         /// Name of the volume
         name: String,
     },
-    /// Change what is known of a volume
+    /// Change the settings of a volume
     Set {
         /// Name of the volume
         name: String,
@@ -98,7 +98,7 @@ enum Action {
         folder: String,
     },
     Quota(volume_quota::Args),
-    /// Bring and verify nothing in the background for now; at the home, others bring nothing, and what they wrote stays there for its policies either
+    /// Suspend background replication and scrubs; at the home, followers keep their own new files too
     Pause {
         /// Name of the volume
         name: String,
@@ -140,8 +140,8 @@ enum Action {
     Check {
         /// Name of the volume
         name: String,
-        /// Take the directory that is there now for the volume's, to which its files were copied: what has the size and time that
-        /// the catalogue knows stays what it was, for this site and all that follow
+        /// Accept the present directory as the volume's, to which its files were copied: files with the size and time of the
+        /// catalogue stay the same versions, for this site and all that follow
         #[arg(long)]
         accept: bool,
         /// Take it although files are missing or others: they are removed or changed for all sites
@@ -176,7 +176,7 @@ struct Create {
     /// directory
     #[arg(long, value_name = "DIR")]
     in_place: Option<PathBuf>,
-    /// Who works for those whom a grant lets in [default: the storage's account, else the directory's owner, never root]
+    /// The account that works for the users and sites of grants [default: the storage's account, else the directory's owner, never root]
     #[arg(long)]
     account: Option<String>,
     /// Seconds between two scans for changes made past the PoP; 0 for none

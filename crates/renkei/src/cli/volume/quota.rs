@@ -23,7 +23,7 @@ use std::io::{self, Write};
 
 /// Show how much is in a volume and how much may be, or set a limit
 ///
-/// What would be more is refused before anybody sees it. Limits are set at the volume's home. Sites that write first have
+/// A file beyond a limit is refused before it is seen. Limits are set at the volume's home. Sites that write first have
 /// shares of what is left; AT SITES says what they may still add.
 #[derive(Debug, clap::Args)]
 #[command(

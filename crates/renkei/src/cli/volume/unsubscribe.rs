@@ -21,7 +21,7 @@ pub struct Args {
     /// Remove the replicas, too
     #[arg(long)]
     files: bool,
-    /// Give up what was written here and the home does not have yet: it is listed, and its contents stay as plain files
+    /// Give up changes made here that the home does not have yet: they are listed, and their contents stay as plain files
     #[arg(long, conflicts_with = "files")]
     abandon: bool,
 }

@@ -7,7 +7,7 @@ use renkei_core::wire::volume::AboutVolume;
 
 /// Have a site read its replicas of files, and of all files below directories, and compare them with their digests
 ///
-/// What is wrong is given out no more; readers get the file from another site that has it. A wrong replica is removed. At
+/// A corrupt file is no longer served; readers get the file from another site that has it. A wrong replica is removed. At
 /// the volume's home the wrong file stays until a right one has come.
 #[derive(Debug, clap::Args)]
 pub struct Args {
