@@ -253,8 +253,17 @@ def volumes():
     return found
 
 
+HTTP = [f"{server}-{client}-{{verb}}" for server in ("renkei", "nginx", "xrootd", "rclone") for client in ("curl", "davix")]
+
+
+def web():
+    """(h) One file over HTTPS: other programs' clients, the servers beside one another."""
+    return [Scenario(f"h-10-{verb}", f"{verb.upper()} over HTTPS", PATHS["b-10"], LARGE,
+                     [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")]
+
+
 def every():
-    return papers() + grid() + rows() + loopback() + sweeps() + mounts() + volumes()
+    return papers() + grid() + rows() + loopback() + sweeps() + mounts() + volumes() + web()
 
 
 # What `--quick` measures, the whole amount in three rounds: a line of "What must hold" each, and peers that tell how fast the machine is.
@@ -269,7 +278,8 @@ def selected(words):
     ids = {one.id for one in everything}
 
     def named(word):
-        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps, "m": mounts, "v": volumes}.get(word)
+        group = {"a": papers, "b": grid, "c": loopback, "d": rows, "p": sweeps, "m": mounts, "v": volumes,
+                 "h": web}.get(word)
         of_group = {one.id for one in group()} if group else ()
         return [one for one in everything
                 if (one.id == word if word in ids else one.id.startswith(f"{word}-") or one.id in of_group)]

@@ -1,6 +1,6 @@
 """All programs that are compared, by name."""
 
-from bench.peers import floor, gfarm, gridftp, lftp, mounts, nfs, rclone, renkei, rsync, ssh, xrootd
+from bench.peers import floor, gfarm, gridftp, http, lftp, mounts, nfs, rclone, renkei, rsync, ssh, xrootd
 
-MODULES = [renkei, gridftp, rsync, rclone, xrootd, lftp, ssh, gfarm, floor, mounts, nfs]
+MODULES = [renkei, gridftp, rsync, rclone, xrootd, lftp, ssh, gfarm, floor, mounts, nfs, http]
 PEERS = {peer.name: peer for module in MODULES for peer in module.PEERS}
