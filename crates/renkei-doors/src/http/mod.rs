@@ -1,11 +1,11 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
-//! `metrics` prints the counters, `replayed` gives the HTTP server a connection whose first bytes were read already,
+//! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
 //! `activity` tells an idle connection. The pages of the console are in `console`, files in `webdav`.
 
 pub(crate) mod activity;
+mod buffered_socket;
 mod metrics;
-mod replayed;
 
 use crate::console;
 use crate::webdav::{self, Client};
@@ -15,12 +15,12 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{any, get};
 use axum::{Json, Router};
+use buffered_socket::BufferedSocket;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use renkei_site::Site;
 use renkei_site::status::conditions::{Condition, Severity};
-use replayed::Replayed;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub async fn serve(
     peer: SocketAddr,
     site: Arc<Site>,
 ) {
-    let sock = Replayed::new(received, sock);
+    let sock = BufferedSocket::new(received, sock);
     let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(config).accept(sock)).await;
     let stream = match shaken {
         Ok(Ok(stream)) => stream,

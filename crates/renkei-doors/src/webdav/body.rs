@@ -5,12 +5,60 @@ use axum::body::{Body, Bytes};
 use hyper::body::{Body as _, Frame};
 use renkei_core::error::{Code, Error};
 use std::future::poll_fn;
+use std::mem::take;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use tokio::task::JoinHandle;
 
 /// Makes the next block of a body, or none at its end; blocks.
 pub(super) type NextBlock = Box<dyn FnMut() -> Result<Option<Bytes>, Error> + Send>;
+
+/// Blocks whose memory is used again once the client has taken them.
+///
+/// New memory for each block costs more than reading it: the kernel zeroes it page by page.
+#[derive(Clone, Default)]
+pub(super) struct BlockPool(Arc<Mutex<Vec<Vec<u8>>>>);
+
+/// A block of a pool.
+struct Block {
+    bytes: Vec<u8>,
+    pool: BlockPool,
+}
+
+impl BlockPool {
+    /// A block of `size` bytes that `fill` writes to.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub(super) fn block(
+        &self,
+        size: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<Bytes, Error> {
+        let used = self.free().pop();
+        let mut block = Block { bytes: used.unwrap_or_default(), pool: self.clone() };
+        block.bytes.resize(size.max(block.bytes.len()), 0);
+        fill(&mut block.bytes[..size])?;
+        Ok(Bytes::from_owner(block).slice(..size))
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().expect("no thread panics with it")
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.pool.free().push(take(&mut self.bytes));
+    }
+}
 
 /// A body whose next block is made while the client takes the one before.
 pub(super) fn streamed(next: NextBlock, activity: Activity) -> Body {

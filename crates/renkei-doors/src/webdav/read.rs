@@ -1,6 +1,6 @@
 //! GET and HEAD of a file: one version, whole or ranges of it, read in blocks ahead of the client.
 
-use super::body::{NextBlock, streamed};
+use super::body::{BlockPool, NextBlock, streamed};
 use super::digest::Wanted;
 use super::multistatus::empty;
 use super::request::{Freshness, Target, system_time, tag};
@@ -133,6 +133,7 @@ fn parts(ranges: &[Range<u64>], size: u64, boundary: &str) -> Vec<Piece> {
 /// The content of pieces.
 fn content(reader: Reader, pieces: Vec<Piece>) -> NextBlock {
     let mut pieces = VecDeque::from(pieces);
+    let pool = BlockPool::default();
     Box::new(move || {
         loop {
             match pieces.pop_front() {
@@ -142,7 +143,7 @@ fn content(reader: Reader, pieces: Vec<Piece>) -> NextBlock {
                 Some(Piece::Content(range)) => {
                     let end = range.end.min(range.start + BLOCK_BYTES);
                     pieces.push_front(Piece::Content(end..range.end));
-                    return block(&reader, range.start, end - range.start).map(Some);
+                    return block(&reader, range.start..end, &pool).map(Some);
                 }
             }
         }
@@ -150,13 +151,13 @@ fn content(reader: Reader, pieces: Vec<Piece>) -> NextBlock {
 }
 
 /// Reads a block; a version never becomes shorter, so a short one is a defect of the file system.
-fn block(reader: &Reader, offset: u64, bytes: u64) -> Result<Bytes, Error> {
-    let mut block = vec![0; bytes as usize];
-    match reader.read_at(&mut block, offset)? {
-        count if count as u64 == bytes => Ok(block.into()),
+fn block(reader: &Reader, range: Range<u64>, pool: &BlockPool) -> Result<Bytes, Error> {
+    let bytes = (range.end - range.start) as usize;
+    pool.block(bytes, |block| match reader.read_at(block, range.start)? {
+        count if count == bytes => Ok(()),
         count => {
-            let cause = format!("{count} bytes at {offset} in place of {bytes}");
+            let cause = format!("{count} bytes at {} in place of {bytes}", range.start);
             Err(Error::new(Code::SourceChanged, "read", &reader.item().entry.path, cause))
         }
-    }
+    })
 }

@@ -19,11 +19,15 @@ use renkei_core::lease::web_locks::Claim;
 use renkei_mover::files::workspace::{Create, Writer};
 use renkei_site::Site;
 use renkei_site::evidence::Evidence;
-use std::mem::take;
+use std::mem::replace;
 use std::sync::Arc;
 
 /// Bytes written at a time.
 const BLOCK_BYTES: usize = 1 << 20;
+const NO_PANIC: &str = "a panic aborts the process";
+
+/// An upload after a block, and the block's memory.
+type Written = Result<(Upload, Vec<u8>), Error>;
 
 /// A file that is being written.
 struct Upload {
@@ -54,18 +58,22 @@ pub(super) async fn put(
     }
 }
 
-/// Writes the body.
-async fn receive(mut upload: Upload, mut body: Body, activity: &Activity) -> Result<Upload, Error> {
+/// Writes the body: a block while the next one arrives.
+async fn receive(upload: Upload, mut body: Body, activity: &Activity) -> Result<Upload, Error> {
+    let begun: Written = Ok((upload, Vec::with_capacity(BLOCK_BYTES)));
+    let mut writing = activity.spawn(|| begun);
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     while let Some(data) = next_data(&mut body).await? {
         activity.step();
         block.extend_from_slice(&data);
         if block.len() >= BLOCK_BYTES {
-            let full = take(&mut block);
-            upload = activity.run(move || upload.write(&full)).await?;
+            let (upload, free) = writing.await.expect(NO_PANIC)?;
+            let full = replace(&mut block, free);
+            writing = activity.spawn(move || upload.write(full));
         }
     }
-    activity.run(move || upload.write(&block)).await
+    let (upload, _) = writing.await.expect(NO_PANIC)?;
+    activity.run(move || upload.write(block)).await.map(|(upload, _)| upload)
 }
 
 impl Upload {
@@ -95,11 +103,12 @@ impl Upload {
         refusal(&self.session, &self.target, &[claim])
     }
 
-    fn write(mut self, block: &[u8]) -> Result<Self, Error> {
-        self.writer.write_at(block, self.written)?;
-        self.expected.update(block);
+    fn write(mut self, mut block: Vec<u8>) -> Written {
+        self.writer.write_at(&block, self.written)?;
+        self.expected.update(&block);
         self.written += block.len() as u64;
-        Ok(self)
+        block.clear();
+        Ok((self, block))
     }
 
     fn publish(self) -> Result<Response, Error> {
