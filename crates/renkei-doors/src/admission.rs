@@ -2,8 +2,9 @@
 //!
 //! `core::admission` has the policy: each new connection gets a place, and where none is left the oldest connection
 //! of the address with the most connections is ended. An IPv6 address counts as its /64 network, all of which one
-//! machine may use. Addresses from which a peer authenticated within a day have a table of places of their own. HTTP,
-//! which is not authenticated, and sites that come with an invitation have one each, so that no kind starves another.
+//! machine may use. Addresses from which a peer authenticated within a day have a table of places of their own. HTTP
+//! clients and sites that come with an invitation have one each, so that no kind starves another. An HTTP connection
+//! with an authenticated request may last for days: it moves to a table without a timeout.
 
 use renkei_core::admission::{Admission, Moment, PeerId, Proved, Terms};
 use std::collections::HashMap;
@@ -18,9 +19,11 @@ const GREETED_WITHIN: Duration = Duration::from_secs(20);
 const GREETED_UNDER_PRESSURE: Duration = Duration::from_secs(2);
 /// Places of a table of connections before their first message; each costs a task and about 20 KiB.
 const MAX_GREETING: usize = 1024;
-/// Maximum of concurrent HTTP connections, and their lifetime.
+/// Maximum of concurrent HTTP connections without an authenticated request, and their lifetime.
 const MAX_HTTP: usize = 128;
 const HTTP_WITHIN: Duration = Duration::from_secs(70);
+/// Maximum of concurrent HTTP connections of authenticated clients; each costs up to 3 MiB while it moves data fast.
+const MAX_HTTP_CLIENTS: usize = 4096;
 /// Maximum of concurrent introductions of invited sites; each costs a thread.
 const MAX_INTRODUCED: usize = 32;
 /// Maximum of concurrent certificate verifications; each costs a thread for a moment.
@@ -38,20 +41,24 @@ enum Table {
     Unknown,
     /// Unauthenticated, from an address where a peer has authenticated before.
     Known,
-    /// HTTP.
+    /// HTTP, before a request was authenticated.
     Http,
+    /// HTTP, of an authenticated client.
+    HttpClients,
     /// The introduction of an invited site.
     Introduced,
 }
 
 impl Table {
-    const ALL: [Table; 4] = [Table::Unknown, Table::Known, Table::Http, Table::Introduced];
+    const ALL: [Table; 5] =
+        [Table::Unknown, Table::Known, Table::Http, Table::HttpClients, Table::Introduced];
 
     fn terms(self) -> Terms {
         let terms = |places, longest, shortest| Terms { places, longest, shortest };
         match self {
             Table::Unknown | Table::Known => terms(MAX_GREETING, GREETED_WITHIN, GREETED_UNDER_PRESSURE),
             Table::Http => terms(MAX_HTTP, HTTP_WITHIN, GREETED_UNDER_PRESSURE),
+            Table::HttpClients => terms(MAX_HTTP_CLIENTS, Duration::MAX, Duration::MAX),
             Table::Introduced => terms(MAX_INTRODUCED, GREETED_WITHIN, GREETED_UNDER_PRESSURE),
         }
     }
@@ -197,12 +204,22 @@ impl Slot {
         self.change(Table::Http)
     }
 
+    /// Moves the connection to the table of authenticated HTTP clients.
+    pub(super) fn into_http_client(self) -> Self {
+        let now = self.all.now();
+        self.all.lock().proved.note(self.machine, now);
+        self.change(Table::HttpClients)
+    }
+
     /// Moves the connection to the table of introductions.
     pub(super) fn into_introduced(self) -> Self {
         self.change(Table::Introduced)
     }
 
     fn change(mut self, table: Table) -> Self {
+        if self.table == table {
+            return self;
+        }
         let now = self.all.now();
         let mut state = self.all.lock();
         let before = state.places(self.table);
@@ -247,8 +264,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A connection that increments `ended` when it is evicted.
-    fn come(strangers: &PendingPeers, address: &str, ended: &Arc<AtomicUsize>) -> Slot {
-        let slot = strangers.let_in(address.parse().unwrap());
+    fn come(pending: &PendingPeers, address: &str, ended: &Arc<AtomicUsize>) -> Slot {
+        let slot = pending.let_in(address.parse().unwrap());
         let ended = ended.clone();
         slot.end_by(move || count(&ended));
         slot
@@ -258,56 +275,70 @@ mod tests {
         ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn taken(strangers: &PendingPeers, table: Table) -> usize {
-        strangers.lock().places(table).admission.len()
+    fn taken(pending: &PendingPeers, table: Table) -> usize {
+        pending.lock().places(table).admission.len()
     }
 
     #[test]
     fn one_network_displaces_only_itself() {
-        let (strangers, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
-        let other = come(&strangers, "192.0.2.1", &quiet);
+        let (pending, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
+        let other = come(&pending, "192.0.2.1", &quiet);
         let address = |host: usize| format!("2001:db8::{host:x}");
         let slots: Vec<Slot> =
-            (0..MAX_GREETING + 100).map(|host| come(&strangers, &address(host), &greedy)).collect();
+            (0..MAX_GREETING + 100).map(|host| come(&pending, &address(host), &greedy)).collect();
         let counts = [&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed));
-        assert_eq!((counts, strangers.ended()), ([0, 101], 101));
-        assert_eq!(taken(&strangers, Table::Unknown), MAX_GREETING);
+        assert_eq!((counts, pending.ended()), ([0, 101], 101));
+        assert_eq!(taken(&pending, Table::Unknown), MAX_GREETING);
         drop((slots, other));
-        assert!(strangers.lock().tables.iter().all(|places| places.ends.is_empty()));
+        assert!(pending.lock().tables.iter().all(|places| places.ends.is_empty()));
     }
 
     #[test]
     fn authenticated_peers_have_reserved_slots() {
-        let (strangers, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
-        come(&strangers, "192.0.2.1", &quiet).prove();
-        let again = come(&strangers, "192.0.2.1", &quiet);
-        assert_eq!((again.table, taken(&strangers, Table::Unknown)), (Table::Known, 0));
+        let (pending, [quiet, greedy]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
+        come(&pending, "192.0.2.1", &quiet).prove();
+        let again = come(&pending, "192.0.2.1", &quiet);
+        assert_eq!((again.table, taken(&pending, Table::Unknown)), (Table::Known, 0));
         // From as many addresses as there are places, one connection each.
         let address = |host: usize| format!("198.51.{}.{}", host / 250, host % 250);
         let slots: Vec<Slot> =
-            (0..MAX_GREETING + 10).map(|host| come(&strangers, &address(host), &greedy)).collect();
+            (0..MAX_GREETING + 10).map(|host| come(&pending, &address(host), &greedy)).collect();
         assert_eq!([&quiet, &greedy].map(|ended| ended.load(Ordering::Relaxed)), [0, 10]);
         drop(slots);
     }
 
     #[test]
     fn each_kind_has_its_own_slots_and_releases_them() {
-        let (strangers, ended) = (PendingPeers::new(), Arc::default());
+        let (pending, ended) = (PendingPeers::new(), Arc::default());
         let pages: Vec<Slot> =
-            (0..=MAX_HTTP).map(|_| come(&strangers, "192.0.2.1", &ended).into_http()).collect();
-        assert_eq!((ended.load(Ordering::Relaxed), taken(&strangers, Table::Unknown)), (1, 0));
-        let introduced = come(&strangers, "192.0.2.1", &ended).into_introduced();
-        assert_eq!((ended.load(Ordering::Relaxed), taken(&strangers, Table::Introduced)), (1, 1));
+            (0..=MAX_HTTP).map(|_| come(&pending, "192.0.2.1", &ended).into_http()).collect();
+        assert_eq!((ended.load(Ordering::Relaxed), taken(&pending, Table::Unknown)), (1, 0));
+        let introduced = come(&pending, "192.0.2.1", &ended).into_introduced();
+        assert_eq!((ended.load(Ordering::Relaxed), taken(&pending, Table::Introduced)), (1, 1));
         drop((pages, introduced));
-        assert_eq!((taken(&strangers, Table::Http), taken(&strangers, Table::Introduced)), (0, 0));
+        assert_eq!((taken(&pending, Table::Http), taken(&pending, Table::Introduced)), (0, 0));
+    }
+
+    #[test]
+    fn authenticated_http_clients_are_not_ended_by_others() {
+        let (pending, [own, others]) = (PendingPeers::new(), [(); 2].map(|()| Arc::default()));
+        let client = come(&pending, "192.0.2.1", &own).into_http().into_http_client();
+        let again = client.into_http_client();
+        let pages: Vec<Slot> =
+            (0..2 * MAX_HTTP).map(|_| come(&pending, "192.0.2.1", &others).into_http()).collect();
+        assert_eq!([&own, &others].map(|ended| ended.load(Ordering::Relaxed)), [0, MAX_HTTP]);
+        let days = Duration::from_secs(30 * 24 * 3600);
+        assert!(pending.lock().places(Table::HttpClients).admission.patience() > days);
+        drop((pages, again));
+        assert_eq!(taken(&pending, Table::HttpClients), 0);
     }
 
     #[test]
     fn a_peer_dropped_before_its_end_is_registered_ends_then() {
-        let (strangers, ended) = (PendingPeers::new(), Arc::default());
-        let first = strangers.let_in("192.0.2.1".parse().unwrap());
-        let slots: Vec<Slot> = (0..MAX_GREETING).map(|_| come(&strangers, "192.0.2.1", &ended)).collect();
-        assert_eq!((strangers.ended(), ended.load(Ordering::Relaxed)), (1, 0));
+        let (pending, ended) = (PendingPeers::new(), Arc::default());
+        let first = pending.let_in("192.0.2.1".parse().unwrap());
+        let slots: Vec<Slot> = (0..MAX_GREETING).map(|_| come(&pending, "192.0.2.1", &ended)).collect();
+        assert_eq!((pending.ended(), ended.load(Ordering::Relaxed)), (1, 0));
         let late = ended.clone();
         first.end_by(move || count(&late));
         assert_eq!(ended.load(Ordering::Relaxed), 1);
@@ -316,12 +347,12 @@ mod tests {
 
     #[tokio::test]
     async fn handshakes_are_limited_by_the_number_of_threads() {
-        let (strangers, ended) = (PendingPeers::new(), Arc::default());
+        let (pending, ended) = (PendingPeers::new(), Arc::default());
         let mut judged = Vec::new();
         for _ in 0..MAX_JUDGED {
-            judged.push(come(&strangers, "192.0.2.1", &ended).be_judged().await);
+            judged.push(come(&pending, "192.0.2.1", &ended).be_judged().await);
         }
-        let next = come(&strangers, "192.0.2.2", &ended).be_judged();
+        let next = come(&pending, "192.0.2.2", &ended).be_judged();
         let mut next = std::pin::pin!(next);
         let within = Duration::from_millis(20);
         assert!(tokio::time::timeout(within, next.as_mut()).await.is_err());

@@ -3,7 +3,7 @@
 //! Each connection is a task until its first message is complete; `renkei/1` connections then get an OS thread of
 //! their own, HTTP ones stay a task. A connection that begins with a preface is a circuit and is passed to the site.
 //! A client without TLS gets one line of plain text that says so. A slow peer is dropped, the sooner the more of them
-//! there are (`strangers`). The tasks here do no disk I/O: a file system that hangs must not block new connections.
+//! there are (`pending`). The tasks here do no disk I/O: a file system that hangs must not block new connections.
 
 use super::admission::{PendingPeers, Slot};
 use super::{http, renkei};
@@ -66,7 +66,7 @@ async fn listen_within(address: SocketAddr, within: Duration) -> Result<TcpListe
 #[derive(Clone)]
 pub struct Door {
     site: Arc<Site>,
-    strangers: PendingPeers,
+    pending: PendingPeers,
     runtime: Handle,
 }
 
@@ -81,7 +81,7 @@ struct Caller {
 impl Door {
     /// The door of a PoP, on the current tokio runtime.
     pub fn new(site: &Arc<Site>) -> Self {
-        Door { site: site.clone(), strangers: PendingPeers::new(), runtime: Handle::current() }
+        Door { site: site.clone(), pending: PendingPeers::new(), runtime: Handle::current() }
     }
 
     /// The PoP.
@@ -117,8 +117,8 @@ impl Door {
     }
 
     fn let_in(&self, caller: Caller) {
-        let slot = self.strangers.let_in(caller.peer.ip());
-        self.site.context().counters.over_share_total.store(self.strangers.ended(), Ordering::Relaxed);
+        let slot = self.pending.let_in(caller.peer.ip());
+        self.site.context().counters.over_share_total.store(self.pending.ended(), Ordering::Relaxed);
         // The task starts with its slot, after the slot knows how to end the task.
         let (give, take) = oneshot::channel();
         let site = self.site.clone();
@@ -243,7 +243,7 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
     }
 }
 
-/// Passes a circuit to the site; it keeps its slot among strangers until a peer authorises it.
+/// Passes a circuit to the site; it keeps its slot among unauthenticated peers until a peer authorises it.
 fn pass(caller: Caller, ticket: Ticket, rest: Vec<u8>, site: &Arc<Site>, slot: Slot) {
     let peer = caller.peer;
     let forgetful = Arc::downgrade(site);
@@ -288,13 +288,12 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, slot: Slo
         Counters::add(&site.context().counters.refused_total, 1);
     } else {
         let slot = slot.into_http();
-        // Boxed: much larger than the future so far, and most strangers never get here.
+        // Boxed: much larger than the future so far, and most pending never get here.
         let tls = match hello.protocol {
             Protocol::Http2 => &snapshot.http_tls,
             _ => &snapshot.http_tls_with_clients,
         };
-        Box::pin(http::serve(sock, hello.bytes, tls.clone(), peer, site)).await;
-        drop(slot);
+        Box::pin(http::serve(sock, hello.bytes, tls.clone(), peer, site, slot)).await;
     }
 }
 

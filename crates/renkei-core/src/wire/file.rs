@@ -592,6 +592,15 @@ pub trait Files: Send + Sync {
     /// The error of the operation.
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error>;
 
+    /// Executes a `Write` of a block, and returns its memory: it is not copied where another thread writes it.
+    ///
+    /// # Errors
+    /// As `operate`.
+    fn write_block(&self, draft: Handle, offset: u64, block: Vec<u8>) -> Result<(Answer, Vec<u8>), Error> {
+        let answer = self.operate(Op::Write { handle: draft, offset }, &block)?;
+        Ok((answer, block))
+    }
+
     /// Reads into `buf`; returns fewer bytes only at the end of the file.
     ///
     /// # Errors

@@ -1,8 +1,10 @@
-//! Whether a connection is in use: one that waits for its client too long is closed.
+//! The state of a connection: one that waits for its client too long is closed, one whose client is authenticated keeps its
+//! place.
 
+use crate::admission::Slot;
 use renkei_core::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
 /// The progress of a connection's requests.
@@ -15,9 +17,22 @@ struct State {
     steps: AtomicU64,
     /// Operations that are being executed.
     running: AtomicU64,
+    /// The connection's place.
+    slot: Mutex<Option<Slot>>,
 }
 
 impl Activity {
+    /// The state of a connection with this place.
+    pub(crate) fn new(slot: Slot) -> Self {
+        Activity(Arc::new(State { slot: Mutex::new(Some(slot)), ..State::default() }))
+    }
+
+    /// Notes that a request was authenticated: the connection keeps its place for as long as it is used.
+    pub(crate) fn authenticated(&self) {
+        let mut place = self.0.slot.lock().expect("no thread panics with it");
+        *place = place.take().map(Slot::into_http_client);
+    }
+
     /// Notes progress.
     pub(crate) fn step(&self) {
         self.0.steps.fetch_add(1, Ordering::Relaxed);

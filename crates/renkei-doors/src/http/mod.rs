@@ -7,6 +7,7 @@ pub(crate) mod activity;
 mod buffered_socket;
 mod metrics;
 
+use crate::admission::Slot;
 use crate::console;
 use crate::webdav::{self, Client};
 use activity::Activity;
@@ -45,6 +46,7 @@ pub async fn serve(
     config: Arc<ServerConfig>,
     peer: SocketAddr,
     site: Arc<Site>,
+    slot: Slot,
 ) {
     let sock = BufferedSocket::new(received, sock);
     let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(config).accept(sock)).await;
@@ -59,7 +61,7 @@ pub async fn serve(
         .peer_certificates()
         .map(|chain| chain.iter().cloned().map(CertificateDer::into_owned));
     let address = peer.ip().to_canonical();
-    let client = Client { chain: chain.map(Iterator::collect), address, activity: Activity::default() };
+    let client = Client { chain: chain.map(Iterator::collect), address, activity: Activity::new(slot) };
     let service = TowerToHyperService::new(router(site, client.clone()));
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));

@@ -9,10 +9,45 @@ use std::mem::take;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Makes the next block of a body, or none at its end; blocks.
 pub(super) type NextBlock = Box<dyn FnMut() -> Result<Option<Bytes>, Error> + Send>;
+
+/// The size of the next block of a body: large for a fast client; small for a slow one, of which there may be thousands.
+pub(super) struct BlockSize {
+    bytes: usize,
+    since: Instant,
+}
+
+impl BlockSize {
+    const LEAST: usize = 32 << 10;
+    /// Larger ones leave the caches of the processor before they are sent.
+    const MOST: usize = 512 << 10;
+    /// A client that takes a block in less time gets larger ones, in more than eight times as much smaller ones.
+    const SOON: Duration = Duration::from_millis(25);
+
+    pub(super) fn new() -> Self {
+        BlockSize { bytes: Self::LEAST, since: Instant::now() }
+    }
+
+    /// Bytes of the present block.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The client has taken or sent a block.
+    pub(super) fn on_block(&mut self, now: Instant) {
+        let took = now.saturating_duration_since(self.since);
+        self.since = now;
+        if took < Self::SOON {
+            self.bytes = Self::MOST.min(self.bytes * 2);
+        } else if took > Self::SOON * 8 {
+            self.bytes = Self::LEAST.max(self.bytes / 2);
+        }
+    }
+}
 
 /// Blocks whose memory is used again once the client has taken them.
 ///
@@ -38,9 +73,9 @@ impl BlockPool {
     ) -> Result<Bytes, Error> {
         let used = self.free().pop();
         let mut block = Block { bytes: used.unwrap_or_default(), pool: self.clone() };
-        block.bytes.resize(size.max(block.bytes.len()), 0);
-        fill(&mut block.bytes[..size])?;
-        Ok(Bytes::from_owner(block).slice(..size))
+        block.bytes.resize(size, 0);
+        fill(&mut block.bytes)?;
+        Ok(Bytes::from_owner(block))
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
@@ -134,5 +169,46 @@ pub(super) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Error> {
             Some(Err(_)) => {}
             None => return Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_large_for_fast_clients_and_small_for_slow_ones() {
+        let mut size = BlockSize::new();
+        let mut now = size.since;
+        let mut after = |took: Duration, size: &mut BlockSize| {
+            now += took;
+            size.on_block(now);
+            size.bytes()
+        };
+        let fast: Vec<usize> = (0..6).map(|_| after(Duration::from_millis(1), &mut size)).collect();
+        assert_eq!((fast[0], fast[5]), (64 << 10, BlockSize::MOST));
+        assert_eq!(after(Duration::from_millis(100), &mut size), BlockSize::MOST);
+        let slow: Vec<usize> = (0..7).map(|_| after(Duration::from_secs(1), &mut size)).collect();
+        assert_eq!((slow[0], slow[6]), (BlockSize::MOST / 2, BlockSize::LEAST));
+    }
+
+    #[test]
+    fn the_memory_of_a_block_is_used_again() {
+        let pool = BlockPool::default();
+        let block = |size, byte| {
+            pool.block(size, |block| {
+                block.fill(byte);
+                Ok(())
+            })
+        };
+        let first = block(4096, 1).unwrap();
+        let memory = first.as_ptr();
+        let part = first.slice(4000..);
+        drop(first);
+        assert_ne!(block(4096, 2).unwrap().as_ptr(), memory);
+        assert_eq!(part[..], [1; 96]);
+        drop(part);
+        let again = block(1000, 3).unwrap();
+        assert_eq!((again.len(), again[0]), (1000, 3));
     }
 }

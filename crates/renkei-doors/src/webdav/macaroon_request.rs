@@ -2,16 +2,14 @@
 
 use super::body;
 use super::request::Target;
+use super::session::Session;
 use crate::http::activity::Activity;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::response::{IntoResponse, Response};
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::token::caveat::parse_validity;
-use renkei_site::Site;
-use renkei_site::evidence::Evidence;
 use serde::Deserialize;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The media type of a request.
@@ -29,31 +27,25 @@ struct MacaroonRequest {
 
 /// Issues a token for the place of the request and all below it.
 pub(super) async fn answer(
-    site: Arc<Site>,
-    evidence: Evidence,
+    session: Session,
     target: Target,
     body: Body,
     activity: Activity,
 ) -> Result<Response, Error> {
     let document = body::document(body, &activity).await?;
-    let issue = move || issue(&site, evidence, &target, &document);
+    let issue = move || issue(&session, &target, &document);
     let answer = activity.run(issue).await?;
     Ok(([(CONTENT_TYPE, "application/json")], format!("{answer}\n")).into_response())
 }
 
-fn issue(
-    site: &Site,
-    evidence: Evidence,
-    target: &Target,
-    document: &[u8],
-) -> Result<serde_json::Value, Error> {
+fn issue(session: &Session, target: &Target, document: &[u8]) -> Result<serde_json::Value, Error> {
     let bad = |cause: String| Error::new(Code::UsageInvalid, "issue token", &target.place, cause);
     let asked: MacaroonRequest = serde_json::from_slice(document).map_err(|error| bad(error.to_string()))?;
     let parsed =
         |text: &str| parse_validity(text).ok_or_else(|| bad(format!("{text} is no duration as PT60M")));
     let validity = asked.validity.as_deref().map_or(Ok(VALIDITY), parsed)?;
     let caveats = [vec![format!("path:{}", target.place)], asked.caveats].concat();
-    let token = site.context().issue_token(&site.authenticate(evidence)?, &caveats, validity)?;
+    let token = session.site.context().issue_token(&session.proof, &caveats, validity)?;
     let host = target.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("https://{host}/");
     let uri = format!("https://{host}{}", target.place);

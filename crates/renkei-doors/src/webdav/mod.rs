@@ -78,23 +78,13 @@ pub(crate) async fn handle(
         Err(error) => return problem(&error.at(site.name().as_str())),
     };
     let (side, answering) = (site.name(), site.clone());
-    let method = head.method.clone();
     let activity = client.activity;
-    let done = match method.as_str() {
-        "GET" | "HEAD" => read::get(site, evidence, target, activity).await,
-        "PUT" => write::put(site, evidence, target, body, activity).await,
-        "PROPFIND" | "PROPPATCH" | "LOCK" | "UNLOCK" => {
-            let open = move || Session::open(site, evidence);
-            with_document(open, method, target, body, activity).await
+    let done = match activity.run(move || Session::open(site, evidence)).await {
+        Ok(session) => {
+            activity.authenticated();
+            dispatch(session, head.method, target, body, activity).await
         }
-        "POST" if is_for_macaroon(&target) => {
-            macaroon_request::answer(site, evidence, target, body, activity).await
-        }
-        "DELETE" | "MKCOL" | "MOVE" | "COPY" => {
-            let work = move || namespace::change(&Session::open(site, evidence)?, &method, &target);
-            activity.run(work).await
-        }
-        _ => return (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, METHODS)]).into_response(),
+        Err(error) => Err(error),
     };
     let response = done.unwrap_or_else(|error| problem(&error.at(side.as_str())));
     match response.status() {
@@ -103,9 +93,30 @@ pub(crate) async fn handle(
     }
 }
 
+async fn dispatch(
+    session: Session,
+    method: Method,
+    target: Target,
+    body: Body,
+    activity: Activity,
+) -> Result<Response, Error> {
+    match method.as_str() {
+        "GET" | "HEAD" => read::get(session, target, activity).await,
+        "PUT" => write::put(session, target, body, activity).await,
+        "PROPFIND" | "PROPPATCH" | "LOCK" | "UNLOCK" => {
+            with_document(session, method, target, body, activity).await
+        }
+        "POST" if is_for_macaroon(&target) => macaroon_request::answer(session, target, body, activity).await,
+        "DELETE" | "MKCOL" | "MOVE" | "COPY" => {
+            activity.run(move || namespace::change(&session, &method, &target)).await
+        }
+        _ => Ok((StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, METHODS)]).into_response()),
+    }
+}
+
 /// Executes a request whose body is a document.
 async fn with_document(
-    open: impl FnOnce() -> Result<Session, Error> + Send + 'static,
+    session: Session,
     method: Method,
     target: Target,
     body: Body,
@@ -114,10 +125,10 @@ async fn with_document(
     let document = body::document(body, &activity).await?;
     let own = activity.clone();
     let work = move || match method.as_str() {
-        "PROPFIND" => propfind::answer(&open()?, target, &document, own),
-        "PROPPATCH" => proppatch::answer(&open()?, &target, &document),
-        "LOCK" => locks::lock(&open()?, &target, &document),
-        _ => locks::unlock(&open()?, &target),
+        "PROPFIND" => propfind::answer(&session, target, &document, own),
+        "PROPPATCH" => proppatch::answer(&session, &target, &document),
+        "LOCK" => locks::lock(&session, &target, &document),
+        _ => locks::unlock(&session, &target),
     };
     activity.run(work).await
 }

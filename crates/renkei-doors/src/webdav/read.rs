@@ -1,6 +1,6 @@
 //! GET and HEAD of a file: one version, whole or ranges of it, read in blocks ahead of the client.
 
-use super::body::{BlockPool, NextBlock, streamed};
+use super::body::{BlockPool, BlockSize, NextBlock, streamed};
 use super::digest::Wanted;
 use super::multistatus::empty;
 use super::request::{Freshness, Target, system_time, tag};
@@ -18,14 +18,10 @@ use renkei_core::identity::Need;
 use renkei_core::units::hex;
 use renkei_core::wire::file;
 use renkei_mover::files::workspace::Reader;
-use renkei_site::Site;
-use renkei_site::evidence::Evidence;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::time::Instant;
 
-/// Bytes read at a time.
-const BLOCK_BYTES: u64 = 1 << 20;
 /// The media type of content.
 const TYPE: &str = "application/octet-stream";
 
@@ -36,14 +32,9 @@ struct ReadRequest {
 }
 
 /// Answers GET and HEAD.
-pub(super) async fn get(
-    site: Arc<Site>,
-    evidence: Evidence,
-    target: Target,
-    activity: Activity,
-) -> Result<Response, Error> {
+pub(super) async fn get(session: Session, target: Target, activity: Activity) -> Result<Response, Error> {
     let open = move || {
-        let (files, path) = Session::open(site, evidence)?.files(&target.place, Need::Read)?;
+        let (files, path) = session.files(&target.place, Need::Read)?;
         let reader = files.open(&path)?;
         let digest = match Wanted::of(&target.headers) {
             Some(wanted) => {
@@ -134,14 +125,16 @@ fn parts(ranges: &[Range<u64>], size: u64, boundary: &str) -> Vec<Piece> {
 fn content(reader: Reader, pieces: Vec<Piece>) -> NextBlock {
     let mut pieces = VecDeque::from(pieces);
     let pool = BlockPool::default();
+    let mut size = BlockSize::new();
     Box::new(move || {
+        size.on_block(Instant::now());
         loop {
             match pieces.pop_front() {
                 None => return Ok(None),
                 Some(Piece::Text(text)) => return Ok(Some(text.into())),
                 Some(Piece::Content(range)) if range.is_empty() => {}
                 Some(Piece::Content(range)) => {
-                    let end = range.end.min(range.start + BLOCK_BYTES);
+                    let end = range.end.min(range.start + size.bytes() as u64);
                     pieces.push_front(Piece::Content(end..range.end));
                     return block(&reader, range.start..end, &pool).map(Some);
                 }

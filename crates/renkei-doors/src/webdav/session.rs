@@ -5,7 +5,7 @@ use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_mover::files::workspace::Workspace;
 use renkei_site::Site;
-use renkei_site::access::Access;
+use renkei_site::access::{Access, Proof};
 use renkei_site::evidence::Evidence;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(super) struct Session {
     pub(super) site: Arc<Site>,
     pub(super) access: Access,
+    pub(super) proof: Proof,
 }
 
 impl Session {
@@ -20,7 +21,7 @@ impl Session {
     pub(super) fn open(site: Arc<Site>, evidence: Evidence) -> Result<Self, Error> {
         let proof = site.authenticate(evidence)?;
         let access = site.authorise(&proof)?;
-        Ok(Session { site, access })
+        Ok(Session { site, access, proof })
     }
 
     /// The files of a storage and the path in them; where only folders of it are open to the client, those of the

@@ -1,6 +1,6 @@
 //! PUT of a file: nothing is seen of it until all of it is durable and has the digests that were announced.
 
-use super::body::next_data;
+use super::body::{BlockSize, next_data};
 use super::digest::Expected;
 use super::error::missing_parent;
 use super::locks::refusal;
@@ -17,13 +17,9 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_core::lease::web_locks::Claim;
 use renkei_mover::files::workspace::{Create, Writer};
-use renkei_site::Site;
-use renkei_site::evidence::Evidence;
 use std::mem::replace;
-use std::sync::Arc;
+use std::time::Instant;
 
-/// Bytes written at a time.
-const BLOCK_BYTES: usize = 1 << 20;
 const NO_PANIC: &str = "a panic aborts the process";
 
 /// An upload after a block, and the block's memory.
@@ -40,13 +36,12 @@ struct Upload {
 
 /// Answers PUT.
 pub(super) async fn put(
-    site: Arc<Site>,
-    evidence: Evidence,
+    session: Session,
     target: Target,
     body: Body,
     activity: Activity,
 ) -> Result<Response, Error> {
-    let open = move || Upload::begin(Session::open(site, evidence)?, target);
+    let open = move || Upload::begin(session, target);
     // The client that waits for `100 Continue` sends nothing before this.
     match activity.run(open).await {
         Ok(Ok(upload)) => {
@@ -60,13 +55,14 @@ pub(super) async fn put(
 
 /// Writes the body: a block while the next one arrives.
 async fn receive(upload: Upload, mut body: Body, activity: &Activity) -> Result<Upload, Error> {
-    let begun: Written = Ok((upload, Vec::with_capacity(BLOCK_BYTES)));
+    let begun: Written = Ok((upload, Vec::new()));
     let mut writing = activity.spawn(|| begun);
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    let (mut block, mut size) = (Vec::new(), BlockSize::new());
     while let Some(data) = next_data(&mut body).await? {
         activity.step();
         block.extend_from_slice(&data);
-        if block.len() >= BLOCK_BYTES {
+        if block.len() >= size.bytes() {
+            size.on_block(Instant::now());
             let (upload, free) = writing.await.expect(NO_PANIC)?;
             let full = replace(&mut block, free);
             writing = activity.spawn(move || upload.write(full));
@@ -103,8 +99,8 @@ impl Upload {
         refusal(&self.session, &self.target, &[claim])
     }
 
-    fn write(mut self, mut block: Vec<u8>) -> Written {
-        self.writer.write_at(&block, self.written)?;
+    fn write(mut self, block: Vec<u8>) -> Written {
+        let mut block = self.writer.write_block(block, self.written)?;
         self.expected.update(&block);
         self.written += block.len() as u64;
         block.clear();

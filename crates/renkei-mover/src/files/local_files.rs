@@ -355,7 +355,7 @@ impl LocalFiles {
         Ok(())
     }
 
-    fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
+    pub(super) fn find(&self, handle: Handle) -> Result<Arc<Open>, Error> {
         self.table().open.get(&handle).cloned().ok_or_else(|| unknown(handle))
     }
 

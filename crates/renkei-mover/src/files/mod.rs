@@ -12,6 +12,7 @@ pub(crate) mod lease_client;
 pub mod local_files;
 #[cfg(test)]
 pub(crate) mod local_files_tests;
+mod plain_read;
 pub(crate) mod prefetch;
 pub(crate) mod read_ahead;
 pub mod remote_files;

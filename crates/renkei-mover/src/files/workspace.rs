@@ -695,6 +695,22 @@ impl Writer {
         Ok(())
     }
 
+    /// Writes a block as [`Writer::write_at`] does and returns its memory, without a copy of it on the way.
+    ///
+    /// # Errors
+    /// As [`Writer::write_at`].
+    pub fn write_block(&self, block: Vec<u8>, offset: u64) -> Result<Vec<u8>, Error> {
+        if block.len() > MAX_IO_BYTES as usize {
+            return self.write_at(&block, offset).map(|()| block);
+        }
+        let (answer, block) = self.files.write_block(self.handle, offset, block)?;
+        done(answer.parted().0)?;
+        if let Some(running) = &mut *self.sum() {
+            running.note(&block, offset);
+        }
+        Ok(block)
+    }
+
     /// Truncates or extends the content; the extension is a hole.
     ///
     /// # Errors
