@@ -8,12 +8,12 @@ use super::volume_access::{entered, granted};
 use renkei_config::nearest;
 use renkei_core::buffer::STORAGE;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::rights::rights_of;
+use renkei_core::identity::rights::{only_new, rights_of};
 use renkei_core::identity::{Need, OwnUsers, Principal, Rights, Scope, Why};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::{Op, Precondition, Start};
+use renkei_core::wire::file::Op;
 use renkei_core::wire::message::{Identity, OpenReceive};
-use renkei_mover::files::local_files::Limit;
+use renkei_mover::files::limit::Limit;
 use renkei_mover::hex;
 use renkei_net::identity::account::Account;
 use renkei_net::identity::certificate::{Facts, public_key};
@@ -310,21 +310,28 @@ impl Access {
         Ok((opened, self.proof.scope.is_some().then(|| self.limit(place))))
     }
 
-    /// The check of the operations in a place by the scope.
+    /// The check of the operations in a place by the scope. A credential that creates and does not modify writes new files
+    /// alone.
     fn limit(&self, base: &Place) -> Limit {
         let (proof, site, base) = (self.proof.clone(), self.snapshot.site.clone(), base.clone());
         let place = move |path: &RelPath| Ok(Place { path: base.path.join(path)?, ..base.clone() });
-        Arc::new(move |op: &Op| {
-            if let Op::Draft { path, start: Start::Empty, .. } = op {
-                let place = place(path)?;
-                let may =
-                    |rights| proof.scope.as_ref().is_none_or(|scope| scope.allows(&site, &place, rights));
-                if may(Rights::CREATE) && !may(Rights::MODIFY) {
-                    return Ok(Precondition::Absent);
-                }
+        let needs = move |op: &Op| {
+            let needs = rights_of(op).into_iter().map(|(rights, path)| Ok((rights, place(path)?)));
+            needs.collect::<Result<Vec<_>, Error>>()
+        };
+        Arc::new(move |op: Op| {
+            let refused = |(rights, place): &(Rights, Place)| {
+                proof.scope.as_ref().is_some_and(|scope| !scope.allows(&site, place, *rights))
+            };
+            let needed = needs(&op)?;
+            if needed.iter().any(refused)
+                && let Some(narrower) = only_new(&op)
+                && !needs(&narrower)?.iter().any(refused)
+            {
+                return Ok(narrower);
             }
-            let check = |(rights, path)| proof.check(&site, &place(path)?, &[rights]);
-            rights_of(op).into_iter().try_for_each(check).map(|()| Precondition::None)
+            needed.iter().try_for_each(|(rights, place)| proof.check(&site, place, &[*rights]))?;
+            Ok(op)
         })
     }
 

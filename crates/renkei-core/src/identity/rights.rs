@@ -6,8 +6,9 @@
 use crate::error::{Code, Error};
 use crate::path::{Place, RelPath, SiteName};
 use crate::wire::copy::CopySender;
-use crate::wire::file::{Op, Start};
+use crate::wire::file::{Op, Precondition, Start};
 use crate::wire::message::{OpenSend, Request};
+use crate::wire::uploads::UploadOp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::BitOr;
@@ -186,8 +187,14 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         Op::Stage(path) | Op::Release(path) => vec![(Rights::STAGE, path)],
         Op::OpenDir(path) => vec![(Rights::LIST, path)],
         Op::Open(path) | Op::Peek { path, .. } => vec![(Rights::READ, path)],
-        Op::Draft { path, start: Start::New, .. } => vec![(Rights::CREATE, path)],
-        Op::Draft { path, start: Start::Empty, .. } | Op::Upload { path, .. } => vec![(WRITE, path)],
+        Op::Draft { path, start: Start::New | Start::OnlyNew, .. } => vec![(Rights::CREATE, path)],
+        Op::Draft { path, start: Start::Empty, .. } => vec![(WRITE, path)],
+        Op::Upload { path, op: UploadOp::Complete { condition, .. } } => match condition {
+            Precondition::Absent => vec![(Rights::CREATE, path)],
+            Precondition::None | Precondition::Version(_) => vec![(WRITE, path)],
+        },
+        // Parts are seen by none before they are completed.
+        Op::Upload { path, .. } => vec![(Rights::CREATE, path)],
         // A draft with the present content can be read.
         Op::Draft { path, start: Start::Content, .. } | Op::Resume { path, .. } => {
             vec![(WRITE | Rights::READ, path)]
@@ -211,6 +218,21 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         | Op::PublishIf { .. } => Vec::new(),
         // The path of a handle is checked once it is found.
         Op::Close(_) | Op::Space | Op::Await { .. } | Op::Checksum { .. } | Op::ByHandle(_) => Vec::new(),
+    }
+}
+
+/// The same operation on new files alone, which needs no right to modify; none if it has no such form.
+pub fn only_new(op: &Op) -> Option<Op> {
+    match op {
+        Op::Draft { path, start: Start::Empty, mode } => {
+            Some(Op::Draft { path: path.clone(), start: Start::OnlyNew, mode: *mode })
+        }
+        Op::Upload { path, op: UploadOp::Complete { upload, parts, condition: Precondition::None } } => {
+            let condition = Precondition::Absent;
+            let op = UploadOp::Complete { upload: *upload, parts: parts.clone(), condition };
+            Some(Op::Upload { path: path.clone(), op })
+        }
+        _ => None,
     }
 }
 
@@ -297,6 +319,7 @@ fn sources(send: &OpenSend) -> Vec<(&'static [Rights], &Place)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Stamp;
     use crate::lease::locks::{Hold, Span};
 
     fn parsed(text: &str) -> Result<String, Code> {
@@ -343,6 +366,18 @@ mod tests {
         assert_eq!(shown(draft(Start::New)), "create a");
         assert_eq!(shown(draft(Start::Empty)), "create+modify a");
         assert_eq!(shown(draft(Start::Content)), "read+create+modify a");
+        assert_eq!(shown(draft(Start::OnlyNew)), "create a");
+        let complete = |condition| Op::Upload {
+            path: path(),
+            op: UploadOp::Complete { upload: 7, parts: vec![1], condition },
+        };
+        assert_eq!(shown(Op::Upload { path: path(), op: UploadOp::Begin }), "create a");
+        assert_eq!(shown(complete(Precondition::None)), "create+modify a");
+        for op in [draft(Start::Empty), complete(Precondition::None)] {
+            assert_eq!(shown(only_new(&op).unwrap()), "create a");
+        }
+        assert_eq!(only_new(&draft(Start::Content)), None);
+        assert_eq!(only_new(&complete(Precondition::Version(Stamp::default()))), None);
         assert_eq!(shown(Op::OpenDir(path())), "list a");
         assert_eq!(shown(Op::Remove(path())), "delete a");
         assert_eq!(shown(Op::Stage(path())), "stage a");

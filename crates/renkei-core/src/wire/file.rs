@@ -299,6 +299,7 @@ impl Op {
             Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } | Op::Checksum { .. } => {
                 WireVersion::V4
             }
+            Op::Draft { start: Start::OnlyNew, .. } => WireVersion::V4,
             Op::FileHandle(_) | Op::ByHandle(_) => WireVersion::V4,
             Op::Locality(_) | Op::Stage(_) | Op::Release(_) | Op::Upload { .. } => WireVersion::V4,
             _ => WireVersion::V3,
@@ -344,6 +345,8 @@ pub enum Start {
     Empty,
     /// The file's present content.
     Content,
+    /// Since wire 4: empty, and the name must be free, now and when the draft is published.
+    OnlyNew,
 }
 
 /// A change of metadata; fields that are `None` stay unchanged.

@@ -10,7 +10,7 @@ use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::encode;
-use renkei_core::wire::file::{Answer, FileHandle, Freshness, Locality, Op, Precondition};
+use renkei_core::wire::file::{Answer, FileHandle, Freshness, Locality, Op, Precondition, Start};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use renkei_core::wire::queue::Submission;
 use renkei_core::wire::uploads::{Part, UploadOp};
@@ -109,7 +109,7 @@ fn messages() -> Vec<(String, Message)> {
     control.chain(request).chain(reply).chain(operation).chain(answer).collect()
 }
 
-fn operations() -> [(&'static str, Op); 16] {
+fn operations() -> [(&'static str, Op); 17] {
     let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
     let version = Stamp { size: 1 << 40, mtime: time, ctime: time, ino: 77 };
     let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
@@ -118,6 +118,7 @@ fn operations() -> [(&'static str, Op); 16] {
     let complete =
         UploadOp::Complete { upload: u64::MAX, parts: vec![1, 300], condition: Precondition::Absent };
     [
+        ("op-5-only-new", Op::Draft { path: path("run7/a"), start: Start::OnlyNew, mode: 0o640 }),
         ("op-23", Op::LookFull(path("run7/a"))),
         ("op-24-set", set(Some(vec![0, 255]))),
         ("op-24-remove", set(None)),

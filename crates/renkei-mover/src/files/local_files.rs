@@ -11,6 +11,7 @@
 use super::checksum_on_demand::{ChecksumCache, checksum_of};
 use super::draft::{Beginning, Draft, Names, Published, Target, refuse_losses};
 use super::file_handle;
+use super::limit::{Limit, within};
 use super::uploads::UploadJournals;
 use super::watch::DirWatch;
 use renkei_config::random::{random_bytes, random_number};
@@ -100,9 +101,6 @@ pub trait Staging: Send + Sync {
     /// `NotAllowed`, and those of the removal.
     fn release(&self, path: &RelPath) -> Result<(), Error>;
 }
-
-/// The check of an operation before it is executed; the condition under which a draft of it may be published.
-pub type Limit = Arc<dyn Fn(&Op) -> Result<Precondition, Error> + Send + Sync>;
 
 struct Table {
     next: Handle,
@@ -209,24 +207,9 @@ impl LocalFiles {
         LocalFiles { staging, ..self }
     }
 
-    fn check(&self, op: &Op) -> Result<Precondition, Error> {
-        self.limit.as_ref().map_or(Ok(Precondition::None), |limit| limit(op))
-    }
-
-    /// Has a draft published only as a new file.
-    fn expect_new(&self, draft: Handle, found: &Item) -> Result<(), Error> {
-        if found.links == 0 {
-            return self.require(draft, Precondition::Absent);
-        }
-        self.told(Op::Close(draft), b"")?;
-        let cause = "the credential makes new files alone, and there is one of that name";
-        Err(Error::new(Code::OutOfScope, "open", &found.entry.path, cause))
-    }
-
     fn by_handle(&self, handle: &FileHandle) -> Result<Answer, Error> {
         let look = Op::Look(file_handle::find(&self.base, handle)?);
-        self.check(&look)?;
-        self.told(look, b"")
+        within(self.limit.as_ref(), look, |look| self.told(look, b""))
     }
 
     /// What the staging of the place says of an entry, or `online` where there is none.
@@ -455,14 +438,20 @@ impl LocalFiles {
         }
         let (beginning, found) = match start {
             Start::New => (Beginning::New, None),
-            Start::Empty => (Beginning::Empty, None),
+            Start::Empty | Start::OnlyNew => (Beginning::Empty, None),
             Start::Content => {
                 let (file, item) = of_one_version(&*target.dir, &target.name, path)?;
                 (Beginning::Content(file), Some(item))
             }
         };
         let (handle, mode) = (self.next_handle(), mode & 0o7777);
+        if start == Start::OnlyNew && item_or_nothing(&target, path, mode)?.links > 0 {
+            return Err(Error::new(Code::PathExists, "create", path, ""));
+        }
         let draft = Draft::begin(target.clone(), self.temp(handle)?, beginning, mode, self.left.clone())?;
+        if start == Start::OnlyNew {
+            draft.require(Precondition::Absent);
+        }
         let item = match found {
             Some(item) => item,
             None => item_or_nothing(&target, path, mode)?,
@@ -697,14 +686,40 @@ impl Files for LocalFiles {
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
-        let condition = self.check(&op)?;
+        within(self.limit.as_ref(), op, |op| self.perform(op, content))
+    }
+
+    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
+        match &*self.find(handle)? {
+            Open::File(file) => file.read_at(buf, offset),
+            Open::Draft(draft) => draft.read(buf, offset),
+            Open::Dir(_) => Err(unknown(handle)),
+        }
+    }
+
+    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
+        match &*self.find(handle).ok()? {
+            Open::File(file) => file.descriptor()?.try_clone_to_owned().ok(),
+            _ => None,
+        }
+    }
+
+    fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
+        let list = Op::OpenDir(dir.clone());
+        let open = |_| Ok(Box::new(DirWatch::open(self.base.clone(), dir, depth)?) as Box<dyn Watch>);
+        within(self.limit.as_ref(), list, open)
+    }
+
+    fn fence(&self) {
+        self.names.fence();
+    }
+}
+
+impl LocalFiles {
+    fn perform(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.expect_writable(&op)?;
         if !op.changes() {
-            let done = self.told(op, content)?;
-            if let (Precondition::Absent, Answer::Opened { handle, item }) = (condition, &done) {
-                self.expect_new(*handle, item)?;
-            }
-            return Ok(done);
+            return self.told(op, content);
         }
         self.names.expect_more()?;
         let parents = self.parents_of(&op);
@@ -729,32 +744,6 @@ impl Files for LocalFiles {
         Ok(Self::held(dirs.is_ok(), done?, dirs.unwrap_or_default()))
     }
 
-    fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
-        match &*self.find(handle)? {
-            Open::File(file) => file.read_at(buf, offset),
-            Open::Draft(draft) => draft.read(buf, offset),
-            Open::Dir(_) => Err(unknown(handle)),
-        }
-    }
-
-    fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
-        match &*self.find(handle).ok()? {
-            Open::File(file) => file.descriptor()?.try_clone_to_owned().ok(),
-            _ => None,
-        }
-    }
-
-    fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
-        self.check(&Op::OpenDir(dir.clone()))?;
-        Ok(Box::new(DirWatch::open(self.base.clone(), dir, depth)?))
-    }
-
-    fn fence(&self) {
-        self.names.fence();
-    }
-}
-
-impl LocalFiles {
     /// Performs an operation; a refusal by the file system is reported with the account and the owner.
     fn told(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let (attempt, paths) = match &op {

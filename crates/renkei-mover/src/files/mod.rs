@@ -9,6 +9,7 @@ pub mod checksum_on_demand;
 pub(crate) mod draft;
 mod file_handle;
 pub(crate) mod lease_client;
+pub mod limit;
 pub mod local_files;
 #[cfg(test)]
 pub(crate) mod local_files_tests;

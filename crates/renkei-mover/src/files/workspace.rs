@@ -196,8 +196,9 @@ impl Workspace {
     /// As [`Workspace::stat`]; `PathExists` for a name that must be free and is not.
     pub fn create(&self, path: &RelPath, create: Create) -> Result<Writer, Error> {
         let path = self.resolve_parent(path)?;
-        // A name that is taken at once could not be free at the end.
         let start = match (create.start, create.condition) {
+            // A name that is taken at once could not be free at the end.
+            (Start::New | Start::Empty, Precondition::Absent) => Start::OnlyNew,
             (Start::New, condition) if condition != Precondition::None => Start::Empty,
             (start, _) => start,
         };

@@ -67,6 +67,7 @@ impl Draft {
     pub(crate) fn new(start: Start, mode: u32, version: Version) -> Self {
         // A file that was to be created exists by now.
         let start = if start == Start::New { Start::Content } else { start };
+        let condition = if start == Start::OnlyNew { Precondition::Absent } else { Precondition::None };
         Draft {
             start,
             mode,
@@ -74,7 +75,7 @@ impl Draft {
             is_there: false,
             is_anew: false,
             version,
-            condition: Precondition::None,
+            condition,
             part: None,
         }
     }

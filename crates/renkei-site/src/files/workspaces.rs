@@ -381,6 +381,38 @@ mod tests {
     }
 
     #[test]
+    fn a_credential_that_creates_writes_new_files_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (site, mut access) = pop(dir.path());
+        std::fs::write(dir.path().join("data/old"), "old").unwrap();
+        let permit = Permit { site: site.name(), place: place(""), rights: Rights::CREATE };
+        access.proof.scope = Some(Arc::new(Scope::of_rights(vec![permit]).unwrap()));
+        let workspace = site.files(&access, &place(""), Need::Write).unwrap();
+        let path = |name: &str| RelPath::parse(name.as_bytes()).unwrap();
+        let upload = |name: &str| {
+            let upload = workspace.create_upload(&path(name)).unwrap();
+            let part = upload.put_part(1, None).unwrap();
+            part.write_at(b"content", 0).unwrap();
+            part.publish(None, None).unwrap();
+            assert_eq!(upload.parts().unwrap().len(), 1);
+            upload
+        };
+        assert_eq!(upload("new").complete(&[1], Precondition::None).unwrap().entry.size(), 7);
+        assert_eq!(upload("newer").complete(&[1], Precondition::Absent).unwrap().entry.size(), 7);
+        let refused = upload("old");
+        assert_eq!(refused.complete(&[1], Precondition::None).unwrap_err().code, Code::OutOfScope);
+        refused.abandon().unwrap();
+        let late = workspace.create(&path("late"), Create::default()).unwrap();
+        std::fs::write(dir.path().join("data/late"), "other").unwrap();
+        assert_eq!(late.publish(None, None).unwrap_err().code, Code::PathExists);
+        let code = |create| workspace.create(&path("old"), create).map(drop).unwrap_err().code;
+        assert_eq!(code(Create::default()), Code::OutOfScope);
+        let absent = Create { condition: Precondition::Absent, ..Create::default() };
+        assert_eq!(code(absent), Code::PathExists);
+        assert_eq!(std::fs::read(dir.path().join("data/old")).unwrap(), b"old");
+    }
+
+    #[test]
     fn a_handle_outlives_the_pop() {
         let dir = tempfile::tempdir().unwrap();
         let (site, access) = pop(dir.path());
