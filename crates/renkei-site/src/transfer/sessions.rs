@@ -21,6 +21,7 @@ use renkei_net::control::ControlReceiver;
 use renkei_net::socket::bears_loss;
 use renkei_net::tls::TlsStream;
 use std::sync::Arc;
+use tracing::Span;
 
 impl Transfers {
     /// Receives from the peer; `request` is answered when the streams may connect.
@@ -37,10 +38,22 @@ impl Transfers {
         let id = hex(&open.transfer);
         let span =
             tracing::info_span!("receive", transfer = id, principal = %access.principal, to = %open.to);
+        self.noted(access, &id, "receive", &span, || self.try_receive(access, open, request, control))
+    }
+
+    /// Runs a transfer in its span and notes how it ended; its errors name this site.
+    fn noted(
+        &self,
+        access: &Access,
+        id: &str,
+        op: &'static str,
+        span: &Span,
+        run: impl FnOnce() -> Result<Result<Summary, Error>, Error>,
+    ) -> Result<Result<Summary, Error>, Error> {
         let _entered = span.enter();
         let side = |error: Error| error.at(access.site());
-        let ended = self.try_receive(access, open, request, control).map_err(side)?.map_err(side);
-        note_end(&self.context, &self.active, &id, "receive", &ended);
+        let ended = run().map_err(side)?.map_err(side);
+        note_end(&self.context, &self.active, id, op, &ended);
         Ok(ended)
     }
 
@@ -124,11 +137,7 @@ impl Transfers {
     ) -> Result<Result<Summary, Error>, Error> {
         let id = hex(&open.transfer);
         let span = tracing::info_span!("send", transfer = id, principal = %access.principal);
-        let _entered = span.enter();
-        let side = |error: Error| error.at(access.site());
-        let ended = self.try_send(access, open, request, control).map_err(side)?.map_err(side);
-        note_end(&self.context, &self.active, &id, "send", &ended);
-        Ok(ended)
+        self.noted(access, &id, "send", &span, || self.try_send(access, open, request, control))
     }
 
     fn try_send(
