@@ -1,6 +1,6 @@
 //! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
 //!
-//! Further kinds of evidence (proxy certificates, SSH keys, keys of S3) are further variants; what stands on a
+//! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (proxy certificates, SSH keys, keys of S3) are further variants; what stands on a
 //! [`Proof`](crate::access::Proof) need not know them.
 
 use crate::snapshot::Snapshot;
@@ -22,6 +22,31 @@ pub enum Evidence {
     Uid(u32),
     /// A bearer token.
     Token(ShownToken),
+    /// The word of this agent's PoP.
+    Word(PopWord),
+}
+
+/// The word of a PoP, at an agent of its site, about a user whom the PoP has authenticated. It is good as long as the
+/// PoP's certificate is.
+#[derive(Clone)]
+pub struct PopWord {
+    /// The PoP's certificate chain, leaf first; the PoP proved to possess its key in a TLS handshake.
+    pub pop: Arc<[CertificateDer<'static>]>,
+    /// The user.
+    pub user: Principal,
+    /// The scope of a restricted credential.
+    pub scope: Option<Scope>,
+}
+
+impl PopWord {
+    fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
+        let (pop, _) = verify_holder(&self.pop, &now.trust, at)?;
+        if now.is_agent() && pop == Principal::Host(now.site.clone()) && self.user.user_name().is_some() {
+            return Ok((self.user.current().into_owned(), self.scope.clone()));
+        }
+        let cause = format!("on the word of {pop}, which counts for users at agents of its own site alone");
+        Err(Error::new(Code::NotAllowed, "authenticate", &self.user, cause))
+    }
 }
 
 impl Evidence {
@@ -29,7 +54,7 @@ impl Evidence {
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         match self {
             Evidence::Chain(chain) => chain,
-            Evidence::Uid(_) | Evidence::Token(_) => &[],
+            Evidence::Uid(_) | Evidence::Token(_) | Evidence::Word(_) => &[],
         }
     }
 
@@ -37,7 +62,8 @@ impl Evidence {
     /// is judged by its validity at the time `at`.
     ///
     /// # Errors
-    /// Those of [`verify_holder`] and [`ShownToken::judge`]; `AccountUnknown` for a uid without a name.
+    /// Those of [`verify_holder`] and [`ShownToken::judge`]; `AccountUnknown` for a uid without a name; `NotAllowed` for
+    /// the word of another than the PoP of this agent.
     pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
         match self {
             Evidence::Chain(chain) => verify_holder(chain, &now.trust, at),
@@ -46,6 +72,7 @@ impl Evidence {
                 Ok((Principal::user(&now.site, &account.name)?, None))
             }
             Evidence::Token(shown) => shown.judge(now, at),
+            Evidence::Word(word) => word.judge(now, at),
         }
     }
 
@@ -89,5 +116,17 @@ mod tests {
         let nobody = site.authenticate(Evidence::Uid(4_000_000_000)).map(drop).unwrap_err();
         assert_eq!(nobody.code, Code::AccountUnknown);
         assert!(site.authenticate(Evidence::Chain(Arc::new([]))).is_err());
+    }
+
+    #[test]
+    fn a_pop_takes_no_word_about_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, _) = crate::snapshot::tests::site(dir.path());
+        let site = crate::Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+        let pop: Arc<[_]> = site.last_snapshot().credential.chain.clone().into();
+        let user = Principal::parse("alice@kek").unwrap();
+        let word = PopWord { pop, user, scope: None };
+        assert!(Evidence::Word(word.clone()).chain().is_empty());
+        assert_eq!(site.authenticate(Evidence::Word(word)).map(drop).unwrap_err().code, Code::NotAllowed);
     }
 }

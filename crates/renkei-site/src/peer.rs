@@ -3,7 +3,6 @@
 use crate::access::Proof;
 use crate::snapshot::Snapshot;
 use renkei_net::control::ControlSender;
-use renkei_net::identity::verify::verify_peer;
 use renkei_net::tls::TlsStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -57,6 +56,7 @@ impl PooledPeer {
     /// Whether the streams are young and the peer still trusted.
     pub(crate) fn is_good(&self, now: &Snapshot) -> bool {
         let young = self.since().is_none_or(|since| since.elapsed() < IDLE);
-        young && verify_peer(self.proof.chain(), &now.trust, SystemTime::now()).is_ok()
+        let Proof { principal, evidence, .. } = &self.proof;
+        young && evidence.judge_again(principal, now, SystemTime::now()).is_ok()
     }
 }
