@@ -319,6 +319,28 @@ impl Place {
         let path = RelPath::parse(rest.strip_prefix(b"/").unwrap_or(rest))?;
         Ok(Some(Place { storage: storage.into(), path }))
     }
+
+    /// Parses `/storage/path`, or `/SITE:/storage/path` for a place of another site; `None` for `/` and `/SITE:/`.
+    ///
+    /// The storage of the latter is `SITE:/storage`, which is no storage's name: [`Place::elsewhere`] takes it apart.
+    pub fn parse_anywhere(bytes: &[u8]) -> Result<Option<Self>, Error> {
+        let inner = bytes.strip_prefix(b"/").unwrap_or(bytes);
+        let first = inner.split(|&b| b == b'/').next().unwrap_or_default();
+        if !first.ends_with(b":") {
+            return Place::parse(bytes);
+        }
+        let Some(far) = EndpointPath::parse(inner)? else {
+            return Err(bad_path(bytes, "the first component is neither a storage's name nor SITE:"));
+        };
+        Ok(far.place.map(|place| Place { storage: format!("{}:/{}", far.site, place.storage), ..place }))
+    }
+
+    /// The site and the place there, of a place of another site ([`Place::parse_anywhere`]).
+    pub fn elsewhere(&self) -> Option<(SiteName, Place)> {
+        let (site, storage) = self.storage.split_once(":/")?;
+        let site = SiteName::parse(site).ok()?;
+        is_label(storage).then(|| (site, Place { storage: storage.into(), path: self.path.clone() }))
+    }
 }
 
 impl EndpointPath {
@@ -352,6 +374,25 @@ impl fmt::Display for EndpointPath {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn places_of_other_sites_begin_with_the_site() {
+        let parse = |text: &str| Place::parse_anywhere(text.as_bytes());
+        let far = parse("/titech:/data/run7/a").unwrap().unwrap();
+        assert_eq!(far.to_string(), "/titech:/data/run7/a");
+        let (site, place) = far.elsewhere().unwrap();
+        assert_eq!((site.as_str(), place.to_string().as_str()), ("titech", "/data/run7/a"));
+        let here = parse("/data/a:b").unwrap().unwrap();
+        assert_eq!((here.to_string().as_str(), here.elsewhere()), ("/data/a:b", None));
+        assert_eq!(
+            (parse("/").unwrap(), parse("/titech:/").unwrap(), parse("/titech:").unwrap()),
+            (None, None, None)
+        );
+        for bad in ["/a:b/c", "/UP:/data", "/:/data", "/titech:/../data", "/titech:/a:/b", "/titech:x:/data"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn refuses_paths_that_leave_the_root() {

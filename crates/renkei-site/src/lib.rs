@@ -98,7 +98,7 @@ impl Site {
         let buffer = Arc::new(BufferService::new(&context, state.clone()));
         let queue = Arc::new(Queue::new(&context, &relay, &partners, &transfers, &buffer, &state));
         let drop_folders = Arc::new(DropFolders::new(&context, &transfers, &queue));
-        let files = Arc::new(FileService::new(&context, &transfers, volumes.clone()));
+        let files = Arc::new(FileService::new(&context, &relay, &transfers, volumes.clone()));
         let monitor =
             Arc::new(Monitor::new(&context, &relay, &partners, &transfers, &volumes, &queue, &drop_folders));
         let site = Arc::new(Site {

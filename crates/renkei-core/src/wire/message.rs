@@ -4,6 +4,7 @@ use super::buffer::{BufferStatus, Room};
 use super::copy::{CopySender, OpenCopy};
 use super::data::Ticket;
 use super::file::{Changed, OpenFiles};
+use super::on_behalf::{FilesRequest, OnBehalf};
 use super::queue::{Listed, Queued, Story, Submission};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
 use super::unfinished::{AboutUnfinished, UnfinishedReply};
@@ -374,6 +375,13 @@ pub enum Request {
         /// Its validity, in seconds.
         seconds: u32,
     },
+    /// Since wire 4: a PoP asks for files on behalf of a user. The answer is that of the request.
+    FilesFor {
+        /// The user.
+        user: OnBehalf,
+        /// What the user wants.
+        request: FilesRequest,
+    },
 }
 
 impl Request {
@@ -388,6 +396,7 @@ impl Request {
             }
             Self::OpenReceive(open) | Self::Grant { open, .. } => &open.to,
             Self::OpenFiles(open) => &open.place,
+            Self::FilesFor { request, .. } => request.place(),
             Self::OpenCopy { copy, .. } => &copy.to,
             Self::OpenSend(send) | Self::Push { send, .. } | Self::PushCopy { send, .. } => {
                 return send.storages();

@@ -15,6 +15,7 @@ pub mod file;
 mod filtered;
 pub mod frame;
 pub mod message;
+pub mod on_behalf;
 pub mod queue;
 pub mod status;
 pub mod types;

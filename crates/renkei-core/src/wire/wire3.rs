@@ -108,7 +108,8 @@ impl Request {
             | Request::PushCopy { .. }
             | Request::KnownChecksum { .. }
             | Request::SubmitCopies(_)
-            | Request::IssueToken { .. } => WireVersion::V4,
+            | Request::IssueToken { .. }
+            | Request::FilesFor { .. } => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -135,6 +136,9 @@ impl Request {
             Request::SubmitCopies(all) => {
                 let older = all.into_iter().map(SubmissionFound::of);
                 older.collect::<Result<_, _>>().map(Request::Submit)
+            }
+            Request::FilesFor { .. } => {
+                Err(lacks("it serves no files on behalf of users, which needs wire 4"))
             }
             Request::IssueToken { .. } => Err(lacks("it issues no tokens, which need wire 4")),
             Request::KnownChecksum { .. } => {

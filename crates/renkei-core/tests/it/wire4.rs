@@ -8,10 +8,14 @@ use crate::wire3::{check_recorded, hex, open_send, options, place, site, terms_o
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
+use renkei_core::principal::Principal;
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::encode;
-use renkei_core::wire::file::{Answer, FileHandle, Freshness, Locality, Op, Precondition, Start};
+use renkei_core::wire::file::{
+    Answer, Consistency, FileHandle, Freshness, Locality, Op, OpenFiles, Precondition, Start,
+};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
+use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::queue::Submission;
 use renkei_core::wire::uploads::{Part, UploadOp};
 use serde::de::DeserializeOwned;
@@ -90,6 +94,7 @@ fn messages() -> Vec<(String, Message)> {
     let token =
         Request::IssueToken { caveats: vec!["path:/data".into(), "activity:LIST".into()], seconds: 3600 };
     requests.push(("request-46".into(), token));
+    requests.extend(on_behalf());
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
     let reply = reply.into_iter().chain([issued]).map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
@@ -107,6 +112,27 @@ fn messages() -> Vec<(String, Message)> {
     let answer = sums.into_iter().chain(places).chain(uploads);
     let answer = answer.map(|(name, answer)| (name.into(), Message::Answer(answer)));
     control.chain(request).chain(reply).chain(operation).chain(answer).collect()
+}
+
+fn on_behalf() -> [(String, Request); 2] {
+    let open = OpenFiles {
+        id: [1; 16],
+        place: place("/scratch/run7"),
+        write: true,
+        max_streams: 64,
+        key: [2; 16],
+        leases: false,
+        locks: [3; 16],
+        consistency: Consistency::CloseToOpen,
+    };
+    let user = Principal::parse("alice@kek").unwrap();
+    let word = OnBehalf::Word { user, scope: Some(vec![1, 255]) };
+    let remove = FilesRequest::Remove { place: place("/data/run7"), recursive: true };
+    let chain = OnBehalf::Chain(vec![vec![48, 130], vec![48]]);
+    [
+        ("request-47-word".into(), Request::FilesFor { user: word, request: FilesRequest::Open(open) }),
+        ("request-47-chain".into(), Request::FilesFor { user: chain, request: remove }),
+    ]
 }
 
 fn operations() -> [(&'static str, Op); 17] {
@@ -167,10 +193,10 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 
 #[test]
 fn every_message_is_recorded() {
-    assert!(has_variant::<Control>(31) && has_variant::<Request>(46) && has_variant::<Reply>(27));
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(47) && has_variant::<Reply>(27));
     assert!(has_variant::<Op>(32) && has_variant::<Answer>(14));
     assert!(!has_variant::<Control>(32), "record the new message here");
-    assert!(!has_variant::<Request>(47), "record the new request here");
+    assert!(!has_variant::<Request>(48), "record the new request here");
     assert!(!has_variant::<Reply>(28), "record the new reply here");
     assert!(!has_variant::<Op>(33) && !has_variant::<Answer>(15), "record the new operation here");
 }

@@ -5,6 +5,7 @@ use renkei_core::identity::Principal;
 use renkei_core::path::Place;
 use renkei_core::wire::copy::{CopySender, OpenCopy};
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, Reply, Request, Summary};
+use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::{parts, violation};
 use renkei_net::control::{ControlReceiver, ControlSender};
 use renkei_net::reverse_registry::LINE_SILENCE;
@@ -50,6 +51,7 @@ pub(super) fn handle(
             let access = access_for(peer, chain, &asked, site);
             access.and_then(|access| open_copy(id, &copy, by, &access, control, site))
         }
+        Request::FilesFor { user, request } => files_for(id, user, request, peer, control, site),
         // These need no account here.
         Request::Line => return keep_line(id, peer, control, site),
         Request::Through { site: to, seed, count, further } => {
@@ -112,6 +114,24 @@ fn access_for(
 ) -> Result<Access, Error> {
     let access = site.transfers().for_user(peer, chain)?;
     site.relay().expect_here(&access, request).map(|()| access)
+}
+
+/// Serves files to a user on whose behalf the peer asks.
+fn files_for(
+    id: u64,
+    user: OnBehalf,
+    request: FilesRequest,
+    peer: &Peer,
+    control: &mut ControlReceiver,
+    site: &Arc<Site>,
+) -> Result<Outcome, Error> {
+    let access = site.file_service().on_behalf(peer, user)?;
+    let asked = match request {
+        FilesRequest::Open(open) => Request::OpenFiles(open),
+        FilesRequest::Remove { place, recursive } => Request::Remove { place, recursive },
+    };
+    site.relay().expect_here(&access, &asked)?;
+    dispatch(id, asked, &access, control, site)
 }
 
 /// Turns the session into a line: it ends with the line.

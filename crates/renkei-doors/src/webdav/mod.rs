@@ -1,4 +1,5 @@
-//! Files over HTTP and WebDAV of classes 1 to 3: `/STORAGE/PATH` is a file or directory (RFC 9110, RFC 4918).
+//! Files over HTTP and WebDAV of classes 1 to 3: `/STORAGE/PATH` is a file or directory, `/SITE:/STORAGE/PATH` one of another
+//! site (RFC 9110, RFC 4918).
 //!
 //! The door translates requests into calls of the file service ([`renkei_mover::files::workspace`]), which authorises and
 //! audits them and executes them as the account of the client. A client proves who it is by a token or its certificate; a client
@@ -144,5 +145,6 @@ fn is_for_macaroon(target: &Target) -> bool {
 /// Whether a path is one of the PoP's own pages, or can be of no storage.
 fn is_page(path: &str) -> bool {
     let first = path.split('/').nth(1).unwrap_or_default();
-    OWN_PAGES.contains(&first) || !is_label(first)
+    let site = first.strip_suffix(':').or(first.strip_suffix("%3A")).or(first.strip_suffix("%3a"));
+    OWN_PAGES.contains(&first) || !is_label(site.unwrap_or(first))
 }

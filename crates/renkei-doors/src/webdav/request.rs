@@ -204,7 +204,7 @@ pub(super) enum Freshness {
 fn place(path: &str) -> Result<Place, Error> {
     let decoded: Vec<u8> = percent_decode_str(path).collect();
     let none = || Error::new(Code::BadPath, "read request", "/", "the path names no storage");
-    Place::parse(&decoded)?.ok_or_else(none)
+    Place::parse_anywhere(&decoded)?.ok_or_else(none)
 }
 
 /// Whether a list of tags has this one.
@@ -252,7 +252,8 @@ mod tests {
     #[test]
     fn paths_are_decoded_and_may_not_climb() {
         assert_eq!(target(&[]).place.to_string(), "/data/a b/c");
-        for bad in ["/data/../etc", "/data/%2e%2e/etc", "/data/a%00", "/"] {
+        assert_eq!(place("/titech%3A/data/a").unwrap().to_string(), "/titech:/data/a");
+        for bad in ["/titech:/", "/data/../etc", "/data/%2e%2e/etc", "/data/a%00", "/"] {
             assert!(place(bad).is_err(), "{bad}");
         }
         assert_eq!(place("/data/%ff").unwrap().path.as_bytes(), b"\xff");

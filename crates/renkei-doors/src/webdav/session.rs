@@ -1,6 +1,6 @@
 //! An authenticated client, and the files that are open to it.
 
-use renkei_core::error::Error;
+use renkei_core::error::{Error, Kind};
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_mover::files::workspace::Workspace;
@@ -30,6 +30,8 @@ impl Session {
         let root = Place { storage: place.storage.clone(), path: RelPath::root() };
         match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
             (Ok(files), _, _) => Ok((files, place.path.clone())),
+            // Another site or an agent that is not reached is not asked again.
+            (Err(error), ..) if error.kind() == Kind::Unavailable => Err(error),
             (Err(_), Some(parent), Some(name)) => {
                 let parent = Place { storage: place.storage.clone(), path: parent };
                 match self.site.files(&self.access, &parent, need) {

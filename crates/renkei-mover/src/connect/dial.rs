@@ -618,7 +618,7 @@ impl Session {
     pub fn place(&self) -> String {
         match &self.reach {
             Transport::Direct(address, _) => address.to_string(),
-            Transport::Line(_) => "its line".into(),
+            Transport::Line(..) => "its line".into(),
             Transport::Through(relay_client) if relay_client.agent().is_some() => "by its agent".into(),
             Transport::Through(relay_client) => format!("through {}", relay_client.relay()),
         }

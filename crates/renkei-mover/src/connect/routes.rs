@@ -14,6 +14,7 @@ use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use renkei_core::route::{self, Facts, Failures, Rule, Step, Way};
 use renkei_core::wire::message::TriedWay;
+use renkei_core::wire::on_behalf::OnBehalf;
 use renkei_net::identity::trust::Trust;
 use renkei_net::{ANSWER_TIMEOUT, CONNECT_TIMEOUT};
 use std::collections::BTreeMap;
@@ -116,6 +117,41 @@ impl Dialler {
         opened.map_err(|error| explained(&reach, Missed { error, last: true }).error)
     }
 
+    /// Opens a session for requests on behalf of a user, if for one: with the PoP of a site, or with the agent of a storage
+    /// of the dialling PoP's own site.
+    ///
+    /// # Errors
+    /// As [`Dialler::connect`]; `AgentAbsent`.
+    pub fn connect_for(
+        &self,
+        user: Option<&OnBehalf>,
+        site: &SiteName,
+        storage: &str,
+        ahead: &DialHints,
+    ) -> Result<Session, Error> {
+        match user {
+            Some(OnBehalf::Word { .. }) => self.connect_to_own_agent(site, storage, ahead),
+            Some(OnBehalf::Chain(_)) | None => self.connect_ahead(site, ahead),
+        }
+    }
+
+    /// Opens a session with the agent that keeps a line to the dialling PoP.
+    fn connect_to_own_agent(
+        &self,
+        site: &SiteName,
+        storage: &str,
+        ahead: &DialHints,
+    ) -> Result<Session, Error> {
+        let absent = |cause: &str| Error::new(Code::AgentAbsent, "connect", storage, cause);
+        let lines = self.ways.reverse_registry.clone().ok_or_else(|| absent("no lines are kept to here"))?;
+        let agent = Principal::agent(site, storage)?;
+        let reach = Transport::Line(lines, agent.clone());
+        self.open_noting(&agent, &reach, ahead, &mut false).map_err(|error| match error.code {
+            Code::NoLine => absent(&error.cause),
+            _ => error,
+        })
+    }
+
     fn by_any_way<T>(
         &self,
         site: &SiteName,
@@ -198,7 +234,7 @@ impl Dialler {
     ) -> Result<T, Missed> {
         match (way, &self.ways.reverse_registry) {
             (Way::Direct, _) => self.by_addresses(site, |address| work(&Transport::Direct(address, within))),
-            (Way::Line, Some(board)) => work(&Transport::Line(board.clone())),
+            (Way::Line, Some(board)) => work(&Transport::Line(board.clone(), Principal::Host(site.clone()))),
             (Way::Line, None) => {
                 let error = Error::new(Code::NoLine, "connect", site, "no site keeps a line to this PoP");
                 Err(Missed { error, last: false })

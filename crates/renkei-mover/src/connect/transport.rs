@@ -21,8 +21,8 @@ use std::time::Duration;
 pub enum Transport {
     /// Dial this address, with this timeout for the host's answer.
     Direct(SocketAddr, Duration),
-    /// Request a dial-back over the reverse connection.
-    Line(Arc<ReverseRegistry>),
+    /// Request a dial-back over the reverse connection that this principal keeps.
+    Line(Arc<ReverseRegistry>, Principal),
     /// Connect through a relay.
     Through(Arc<RelayClient>),
 }
@@ -34,9 +34,7 @@ impl Transport {
             Transport::Direct(address, within) => {
                 dial(*address, *within).map_err(|error| named(error, site, self))
             }
-            Transport::Line(reverse_registry) => {
-                reverse_registry.call(&Principal::Host(site.clone()), random_bytes()?)
-            }
+            Transport::Line(reverse_registry, keeper) => reverse_registry.call(keeper, random_bytes()?),
             Transport::Through(relay_client) => relay_client.connect(),
         }
     }
@@ -45,7 +43,7 @@ impl Transport {
     pub fn within(&self) -> Duration {
         match self {
             Transport::Direct(_, within) => ANSWER_TIMEOUT.min(*within),
-            Transport::Line(_) | Transport::Through(_) => CONNECT_TIMEOUT,
+            Transport::Line(..) | Transport::Through(_) => CONNECT_TIMEOUT,
         }
     }
 
@@ -53,7 +51,7 @@ impl Transport {
     pub fn way(&self) -> Way {
         match self {
             Transport::Direct(..) => Way::Direct,
-            Transport::Line(_) => Way::Line,
+            Transport::Line(..) => Way::Line,
             Transport::Through(relay_client) => Way::Through(relay_client.relay().clone()),
         }
     }
@@ -62,7 +60,7 @@ impl Transport {
     pub fn explain(&self, error: Error) -> Error {
         match self {
             Transport::Through(relay_client) => relay_client.word().unwrap_or(error),
-            Transport::Direct(..) | Transport::Line(_) => error,
+            Transport::Direct(..) | Transport::Line(..) => error,
         }
     }
 
@@ -70,7 +68,7 @@ impl Transport {
     pub fn word(&self) -> Option<Error> {
         match self {
             Transport::Through(relay_client) => relay_client.word(),
-            Transport::Direct(..) | Transport::Line(_) => None,
+            Transport::Direct(..) | Transport::Line(..) => None,
         }
     }
 
@@ -78,7 +76,7 @@ impl Transport {
     pub fn blame(&self, error: Error) -> Error {
         match self {
             Transport::Through(relay_client) => changed_through(error, Some(relay_client.relay())),
-            Transport::Direct(..) | Transport::Line(_) => error,
+            Transport::Direct(..) | Transport::Line(..) => error,
         }
     }
 
@@ -86,7 +84,8 @@ impl Transport {
     pub fn place(&self, site: &SiteName) -> String {
         match self {
             Transport::Direct(address, _) => format!("{site} at {address}"),
-            Transport::Line(_) => format!("{site} by its line"),
+            Transport::Line(_, Principal::Agent { storage, .. }) => format!("the agent of {site}:/{storage}"),
+            Transport::Line(..) => format!("{site} by its line"),
             Transport::Through(relay_client) => match relay_client.agent() {
                 Some(storage) => format!("the agent of {site}:/{storage}"),
                 None => format!("{site} through {}", relay_client.relay()),

@@ -22,6 +22,7 @@ use renkei_core::wire::file::{
     SessionKey, Start,
 };
 use renkei_core::wire::message::Request;
+use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::uploads::UploadOp;
 use renkei_core::wire::{WireVersion, violation};
 use renkei_net::identity::socket;
@@ -108,6 +109,8 @@ pub struct RemoteDir {
 /// The files below a directory at a site.
 pub struct RemoteFiles {
     far: RemoteDir,
+    /// The user on whose behalf this PoP asks; none if the dialler's own credential is the user's.
+    user: Option<OnBehalf>,
     config: Config,
     state: Mutex<State>,
     changed: Condvar,
@@ -191,14 +194,18 @@ impl RemoteDir {
         key: SessionKey,
         config: &Config,
         lease_client: &Arc<LeaseClient>,
+        user: Option<&OnBehalf>,
     ) -> Result<Arc<RpcConnection>, Error> {
         let (place, write, max_streams) = (self.place.clone(), self.write, MAX_STREAMS);
         let (leases, locks) = (config.leases, lease_client.client());
         let (id, consistency) = (fresh_id()?, config.consistency);
         let open = OpenFiles { id, place, write, max_streams, key, leases, locks, consistency };
-        let request = Request::OpenFiles(open);
+        let request = match user {
+            None => Request::OpenFiles(open),
+            Some(user) => Request::FilesFor { user: user.clone(), request: FilesRequest::Open(open) },
+        };
         let ahead = DialHints { streams: MAX_STREAMS, sends: write, request: Some(request.clone()) };
-        let mut session = self.dialler.connect_ahead(&self.site, &ahead)?;
+        let mut session = self.dialler.connect_for(user, &self.site, &self.place.storage, &ahead)?;
         let opened = session.ask_open(request)?;
         let streams = self.dialler.join(&mut session, &opened)?;
         lease_client.begin_again();
@@ -212,11 +219,24 @@ impl RemoteFiles {
     /// # Errors
     /// As [`Dialler::connect`], and the errors of the site.
     pub fn open(far: RemoteDir, config: Config) -> Result<Self, Error> {
+        Self::open_by(far, config, None)
+    }
+
+    /// The same on behalf of a user, for a PoP.
+    ///
+    /// # Errors
+    /// As [`RemoteFiles::open`]; `VersionMismatch` towards a PoP of wire 3; `NotAllowed`.
+    pub fn open_for(user: OnBehalf, far: RemoteDir, config: Config) -> Result<Self, Error> {
+        Self::open_by(far, config, Some(user))
+    }
+
+    fn open_by(far: RemoteDir, config: Config, user: Option<OnBehalf>) -> Result<Self, Error> {
         let (key, lease_client) = (fresh_id()?, Arc::new(LeaseClient::new(fresh_id()?)));
-        let conn = far.open(key, &config, &lease_client)?;
+        let conn = far.open(key, &config, &lease_client, user.as_ref())?;
         let state = State::new(conn, 1);
         Ok(RemoteFiles {
             far,
+            user,
             config,
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -324,10 +344,10 @@ impl RemoteFiles {
 
     fn open_again(&self) -> Result<Arc<RpcConnection>, Error> {
         let Some(fresh) = &self.fresh else {
-            return self.far.open(self.key, &self.config, &self.lease_client);
+            return self.far.open(self.key, &self.config, &self.lease_client, self.user.as_ref());
         };
         let far = RemoteDir { dialler: fresh()?, ..self.far.clone() };
-        far.open(self.key, &self.config, &self.lease_client)
+        far.open(self.key, &self.config, &self.lease_client, self.user.as_ref())
     }
 
     /// Installs a new session, or backs off before the next attempt.

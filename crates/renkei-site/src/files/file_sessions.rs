@@ -183,9 +183,10 @@ impl LeftDrafts {
     }
 }
 
-/// Starts the thread that removes abandoned drafts.
+/// Starts the thread that removes abandoned drafts, and closes idle sessions with other sites and agents.
 pub fn spawn_draft_sweep(room: &Arc<FileService>) -> Result<(), Error> {
     room.context.spawn_every(room, "drafts", DRAFTS_KEPT / 10, |room| {
+        room.far_sessions.close_idle();
         room.left_drafts.take_due().into_iter().for_each(|number| clean_up_job(&room.context, number));
     })
 }

@@ -1,8 +1,10 @@
 //! Operations on files and directories, each executed as the account of the principal.
 //!
 //! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
-//! followed volume. The operations themselves are in `renkei_store` and `renkei_mover::files`.
+//! followed volume. [`workspaces`] are for doors, also on places of agents (`far_files`) and other sites. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
+mod far_files;
+mod far_sessions;
 pub mod file_sessions;
 pub(crate) mod remote_locks;
 pub(crate) mod staging;
@@ -11,7 +13,9 @@ pub(crate) mod workspaces;
 
 use super::access::Access;
 use crate::Context;
+use crate::relay::Relay;
 use crate::transfer::Transfers;
+use far_sessions::FarSessions;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
 use renkei_core::error::{Code, Error};
@@ -39,6 +43,7 @@ use workspaces::Workspaces;
 /// The files of a PoP.
 pub struct FileService {
     context: Arc<Context>,
+    relay: Arc<Relay>,
     transfers: Arc<Transfers>,
     locks: Arc<LockTable>,
     lending: FdPassing,
@@ -47,18 +52,21 @@ pub struct FileService {
     started: Instant,
     volumes: Arc<dyn Replicas>,
     pub(crate) workspaces: Workspaces,
+    far_sessions: FarSessions,
 }
 
 impl FileService {
     /// The files of a PoP, none of them open.
     pub(crate) fn new(
         context: &Arc<Context>,
+        relay: &Arc<Relay>,
         transfers: &Arc<Transfers>,
         volumes: Arc<dyn Replicas>,
     ) -> Self {
         FileService {
             volumes,
             context: context.clone(),
+            relay: relay.clone(),
             transfers: transfers.clone(),
             locks: Arc::default(),
             lending: FdPassing::default(),
@@ -66,6 +74,7 @@ impl FileService {
             web_locks: Mutex::default(),
             started: Instant::now(),
             workspaces: Workspaces::default(),
+            far_sessions: FarSessions::default(),
         }
     }
 
@@ -155,6 +164,10 @@ impl FileService {
 
     /// Removes a file, or with `recursive` a tree; a stop ends it early, with the rest left in place.
     pub fn remove(&self, access: &Access, place: &Place, recursive: bool, stop: &Stop) -> Result<(), Error> {
+        if let Some(far) = self.far_place(access, place)? {
+            audit_by(access, None, "remove", place);
+            return self.remove_far(far, recursive);
+        }
         audit(access, "remove", place);
         let stop = stop.clone();
         let work = move |store: &dyn Store, path: &RelPath| {
@@ -256,7 +269,12 @@ fn at<T>(access: &Access, place: &Place, result: Result<T, Error>) -> Result<T, 
 }
 
 fn audit(access: &Access, op: &str, place: &Place) {
-    let (principal, account, transfer) = (&access.principal, &access.account.name, access.proof.transfer());
+    audit_by(access, Some(&access.account.name), op, place);
+}
+
+/// Notes a change with the account that makes it, if it is one of this site.
+fn audit_by(access: &Access, account: Option<&str>, op: &str, place: &Place) {
+    let (principal, transfer) = (&access.principal, access.proof.transfer());
     tracing::info!(target: "audit", %principal, transfer, account, op, %place, "file operation");
 }
 

@@ -10,7 +10,7 @@ use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Need;
+use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Op, Precondition, Watch};
 use renkei_core::wire::uploads::UploadOp;
@@ -29,9 +29,11 @@ use std::time::Duration;
 pub(crate) struct Workspaces(Mutex<Vec<Weak<Authorised>>>);
 
 /// What a workspace was opened for.
-struct Authorised {
-    access: Access,
+pub(super) struct Authorised {
+    pub(super) access: Access,
     place: Place,
+    /// The PoP or agent that has the files, if they are not here.
+    served_by: Option<Principal>,
     stop: Stop,
     /// Whether the last judgement refused it.
     refused: AtomicBool,
@@ -71,7 +73,7 @@ impl Workspaces {
 
 impl Authorised {
     /// Fails with the reason if the access has ended.
-    fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         self.stop.check().map_err(|error| error.at(self.access.site()))
     }
 
@@ -80,9 +82,34 @@ impl Authorised {
         let mut judged = self.judged.lock().expect("no thread panics while it holds the lock");
         if !Arc::ptr_eq(&judged, now) {
             self.access.judge_again(now)?;
+            self.expect_server(now)?;
             *judged = now.clone();
         }
         Ok(())
+    }
+
+    /// Checks that the PoP or agent that has the files may still be asked.
+    fn expect_server(&self, now: &Snapshot) -> Result<(), Error> {
+        match &self.served_by {
+            Some(Principal::Agent { storage, .. }) if now.agent_of(storage) != Some(&self.access.mapped) => {
+                let cause = format!("that of {}, no longer", self.access.mapped);
+                Err(Error::new(Code::NotAgentsAccount, "open", storage, cause))
+            }
+            Some(Principal::Host(site)) if now.trust.card(site).is_none() => {
+                Err(Error::new(Code::SiteUnknown, "open", site, "it is not trusted here"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes a change in the audit log, with the account that makes it, if it is one of this site.
+    pub(super) fn audit(&self, op: &Op, account: Option<&str>) {
+        let Some(path) = op.changed_paths().first().copied().or(noted_path(op)) else { return };
+        let Authorised { access, place, .. } = self;
+        let path = place.path.join(path).unwrap_or_default();
+        let place = Place { storage: place.storage.clone(), path };
+        tracing::info!(target: "audit", principal = %access.principal, transfer = access.proof.transfer(), account,
+            op = name(op), %place, "file operation");
     }
 }
 
@@ -90,25 +117,42 @@ impl FileService {
     /// The files of a place, for a principal that needs them to look at, to list, to read or to write.
     ///
     /// # Errors
-    /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory.
+    /// `OutOfScope`, `NotMapped`, `StorageUnknown`, `StorageMissing`, `ReadOnlyStorage`, and those of opening a directory;
+    /// for the storage of an agent `AgentAbsent`, `NotAgentsAccount`; for a place of another site (`/SITE:/STORAGE/PATH`)
+    /// `NotAllowed`, `SiteUnknown` and those of the connection.
     pub fn open(&self, access: &Access, place: &Place, need: Need) -> Result<Workspace, Error> {
         let side = |error: Error| error.at(access.site());
+        if let Some(far) = self.far_place(access, place).map_err(side)? {
+            return self.open_far(access, place, far, need);
+        }
         let opened = access.open_files(place, need)?;
         let account = opened.0.account.clone();
         let locker = self.locker(access, &place.storage, fresh_id().map_err(side)?).map_err(side)?;
         let local = Arc::new(self.local_files(access, (place, need), opened, locker).map_err(side)?);
+        let authorised = self.authorised(access, place, None)?;
+        let (context, root) = (self.context.clone(), format!("/{}", place.storage));
+        Ok(Workspace::new(Arc::new(AccountFiles { context, local: Some(local), account, root, authorised })))
+    }
+
+    /// Registers what a workspace is opened for, so that it ends with the rights to it.
+    pub(super) fn authorised(
+        &self,
+        access: &Access,
+        place: &Place,
+        served_by: Option<Principal>,
+    ) -> Result<Arc<Authorised>, Error> {
         let authorised = Arc::new(Authorised {
             access: access.clone(),
             place: place.clone(),
+            served_by,
             stop: Stop::default(),
             refused: AtomicBool::new(false),
             judged: Mutex::new(access.snapshot.clone()),
         });
         self.workspaces.lock().push(Arc::downgrade(&authorised));
         // Rights may have changed since the access was made.
-        authorised.judge(&self.context.last_snapshot()).map_err(side)?;
-        let (context, root) = (self.context.clone(), format!("/{}", place.storage));
-        Ok(Workspace::new(Arc::new(AccountFiles { context, local: Some(local), account, root, authorised })))
+        authorised.judge(&self.context.last_snapshot()).map_err(|error| error.at(access.site()))?;
+        Ok(authorised)
     }
 }
 
@@ -148,21 +192,12 @@ impl AccountFiles {
     fn told(&self, error: Error) -> Error {
         error.under(&self.root).at(self.authorised.access.site())
     }
-
-    fn audit(&self, op: &Op) {
-        let Some(path) = op.changed_paths().first().copied().or(noted_path(op)) else { return };
-        let Authorised { access, place, .. } = &*self.authorised;
-        let path = place.path.join(path).unwrap_or_default();
-        let place = Place { storage: place.storage.clone(), path };
-        tracing::info!(target: "audit", principal = %access.principal, transfer = access.proof.transfer(),
-            account = self.account.name, op = name(op), %place, "file operation");
-    }
 }
 
 impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         self.authorised.check()?;
-        self.audit(&op);
+        self.authorised.audit(&op, Some(&self.account.name));
         Counters::add(&self.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
         let content = content.to_vec();

@@ -218,6 +218,14 @@ impl Relay {
         access.expect_here(&request.storages(), |agent| self.reverse_registry.has_line(agent))
     }
 
+    /// Refuses a storage that an agent serves.
+    ///
+    /// # Errors
+    /// As [`Relay::expect_here`].
+    pub(crate) fn expect_storage_here(&self, access: &Access, storage: &str) -> Result<(), Error> {
+        access.expect_here(&[storage], |agent| self.reverse_registry.has_line(agent))
+    }
+
     /// The error for a grant that an agent of this site gave; `None` for other grants.
     pub(crate) fn of_agent(&self, grant: &Ticket) -> Option<Error> {
         let now = self.context.snapshot();

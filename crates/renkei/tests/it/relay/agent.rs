@@ -4,18 +4,24 @@ use crate::federation::{Site, account, binary};
 use crate::identity::safety::Unprivileged;
 use crate::tree::noise;
 use crate::wire::raw;
+use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::Code;
+use renkei_core::identity::{Need, Principal};
+use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::WireVersion;
 use renkei_core::wire::copy::CopySender;
 use renkei_core::wire::message::{Reply, Request};
-use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles};
-use renkei_mover::files::workspace::Workspace;
+use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
+use renkei_doors::port::{Door, listen};
+use renkei_mover::files::remote_files::{self, RemoteDir, RemoteFiles};
+use renkei_mover::files::workspace::{Follow, Workspace};
 use renkei_mover::files::workspace_suite;
 use renkei_net::identity::agency::{AGENT_LIFE, Sponsor};
 use renkei_net::identity::authority::Authority;
 use renkei_net::identity::certificate::{Facts, parse_chain};
 use renkei_net::identity::credential::{Credential, KeyRequest};
+use renkei_site::evidence::Evidence;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -30,12 +36,12 @@ use tempfile::TempDir;
 /// The account `nobody`, where tests may become it.
 const NOBODY: u32 = 65_534;
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// The account that runs agents: not the one of the PoPs, where that can be.
-fn agents_account() -> String {
+pub(crate) fn agents_account() -> String {
     if is_root() { "nobody".into() } else { account() }
 }
 
@@ -46,14 +52,14 @@ fn give(path: &Path) {
 }
 
 /// Two sites that trust each other; at both, the agents' account of the other one is the same account.
-struct World {
-    titech: Site,
-    kek: Site,
+pub(crate) struct World {
+    pub(crate) titech: Site,
+    pub(crate) kek: Site,
     dir: TempDir,
 }
 
 impl World {
-    fn start() -> World {
+    pub(crate) fn start() -> World {
         let dir = open_dir();
         let titech = Site::start(dir.path(), "titech");
         let kek = Site::start(dir.path(), "kek");
@@ -67,11 +73,11 @@ impl World {
         World { titech, kek, dir }
     }
 
-    fn person(&self, site: &Site) -> Person {
+    pub(crate) fn person(&self, site: &Site) -> Person {
         Person::at(site, self.dir.path())
     }
 
-    fn file(&self, name: &str, content: &[u8]) -> String {
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> String {
         file(self.dir.path(), name, content)
     }
 }
@@ -95,8 +101,8 @@ fn open_dir() -> TempDir {
 }
 
 /// A user with the agents' account.
-struct Person {
-    dir: PathBuf,
+pub(crate) struct Person {
+    pub(crate) dir: PathBuf,
 }
 
 impl Person {
@@ -127,7 +133,7 @@ impl Person {
         self.command().args(arguments).output().unwrap()
     }
 
-    fn ok<A: AsRef<OsStr> + std::fmt::Debug>(&self, arguments: &[A]) -> String {
+    pub(crate) fn ok<A: AsRef<OsStr> + std::fmt::Debug>(&self, arguments: &[A]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -158,10 +164,90 @@ fn the_file_service_works_on_the_storage_of_an_agent() {
         place: raw::place("/scratch"),
         write: true,
     };
-    let files = RemoteFiles::open(far, Config::default()).unwrap();
+    let files = RemoteFiles::open(far, remote_files::Config::default()).unwrap();
     let workspace = Workspace::new(Arc::new(files));
     workspace_suite::all(&workspace);
     workspace_suite::checksums_on_demand(&workspace);
+}
+
+/// The PoP of a site in this process, as the port of its daemon serves it.
+fn pop_here(site: &Site) -> (tokio::runtime::Runtime, Arc<renkei_site::Site>) {
+    let home = raw::home(site);
+    let here = renkei_site::Site::open(home.clone(), Config::load(&home).unwrap()).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (door, address) = (here.clone(), site.address);
+    runtime.spawn(async move { Door::new(&door).accept(listen(address).await.unwrap()).await });
+    (runtime, here)
+}
+
+#[test]
+fn the_file_service_of_a_pop_reaches_its_agents_and_other_sites() {
+    let mut world = World::start();
+    let person = world.person(&world.titech);
+    world.titech.stop();
+    let World { titech, kek, .. } = &world;
+    let (_runtime, pop) = pop_here(titech);
+    let agent = Agent::start_beside(&person, titech);
+    let chain = fs::read_to_string(Home::at(&person.dir).user_credential()).unwrap();
+    let chain = parse_chain(&chain).unwrap();
+    let access = pop.authorise(&pop.authenticate(Evidence::Chain(chain.into())).unwrap()).unwrap();
+    let open = |place: &str, need| {
+        let place = Place::parse_anywhere(place.as_bytes()).unwrap().unwrap();
+        pop.files(&access, &place, need)
+    };
+    let is_up = || open("/scratch", Need::Look).is_ok();
+    wait_until(Duration::from_secs(40), is_up, &|| agent.logged());
+    for (place, root) in [("/scratch", &agent.root), ("/kek:/data", &kek.root().to_path_buf())] {
+        let workspace = open(place, Need::Write).unwrap();
+        workspace_suite::all(&workspace);
+        workspace_suite::conditions(&workspace);
+        workspace_suite::checksums_on_demand(&workspace);
+        if workspace_suite::takes_attributes(root) {
+            workspace_suite::attributes_of_users(&workspace);
+        }
+        let refused = open(place, Need::Read).unwrap().mkdir(&RelPath::parse(b"x").unwrap(), 0o755);
+        assert_eq!(refused.unwrap_err().code, Code::ReadOnlyStorage, "{place}");
+    }
+    // The workspace ends with the rights of its user.
+    let workspace = open("/scratch", Need::Look).unwrap();
+    titech.ok(&["map", "add", "--yes", &format!("{}@titech", agents_account()), "!"]);
+    pop.spawn_watch().unwrap();
+    let look = || workspace.stat(&RelPath::root(), Follow::Yes);
+    let has_ended = || look().is_err_and(|error| error.code == Code::ShutOut);
+    wait_until(Duration::from_secs(60), has_ended, &|| agent.logged());
+}
+
+#[test]
+fn an_agent_takes_the_word_of_its_own_pop_alone() {
+    let world = World::start();
+    let person = world.person(&world.titech);
+    let agent = Agent::start(&person, &world.titech);
+    fs::write(agent.root.join("f"), "kept").unwrap();
+    let authority = |site| Authority::load(&raw::home(site)).unwrap();
+    let user = Principal::parse(&format!("{}@titech", agents_account())).unwrap();
+    let by_word = |place: &str| {
+        let user = OnBehalf::Word { user: user.clone(), scope: None };
+        let request = FilesRequest::Remove { place: raw::place(place), recursive: false };
+        Request::FilesFor { user, request }
+    };
+    // The PoP of another site, and the user alone.
+    let other = raw::issue_host(&authority(&world.kek));
+    let alone = raw::issue_user(&authority(&world.titech), &agents_account(), 1, SystemTime::now());
+    for credential in [&other, &alone] {
+        let mut session = raw::connect_to_agent(&world.titech, credential, "scratch").unwrap();
+        assert_eq!(session.ask(by_word("/scratch/f")).unwrap_err().code, Code::NotAllowed);
+    }
+    // A PoP takes no such word, not even its own.
+    let own = raw::issue_host(&authority(&world.titech));
+    let mut session = raw::connect(&world.titech, &own, &world.titech).unwrap();
+    assert_eq!(session.ask(by_word("/data/f")).unwrap_err().code, Code::NotAllowed);
+    assert_eq!(fs::read(agent.root.join("f")).unwrap(), b"kept");
+    // Nor is another user's certificate good in the hands of that site.
+    let chain = alone.chain.iter().map(|one| one.to_vec()).collect();
+    let request = FilesRequest::Remove { place: raw::place("/data/f"), recursive: false };
+    let mut session = raw::connect(&world.kek, &other, &world.titech).unwrap();
+    let stolen = session.ask(Request::FilesFor { user: OnBehalf::Chain(chain), request });
+    assert_eq!(stolen.unwrap_err().code, Code::NotAllowed);
 }
 
 #[test]
@@ -254,20 +340,29 @@ fn an_agent_survives_renaming_of_its_site() {
 }
 
 /// A running agent of the storage `scratch`.
-struct Agent<'a> {
+pub(crate) struct Agent<'a> {
     person: &'a Person,
     site: &'a Site,
-    root: PathBuf,
+    pub(crate) root: PathBuf,
     options: Vec<&'static str>,
     process: Option<Child>,
 }
 
 impl<'a> Agent<'a> {
-    fn start(person: &'a Person, site: &'a Site) -> Agent<'a> {
+    pub(crate) fn start(person: &'a Person, site: &'a Site) -> Agent<'a> {
         let mut agent = Agent::of(person, site);
         fs::create_dir(&agent.root).unwrap();
         give(&agent.root);
         agent.restart();
+        agent
+    }
+
+    /// One beside a PoP that has no daemon.
+    fn start_beside(person: &'a Person, site: &'a Site) -> Agent<'a> {
+        let mut agent = Agent::of(person, site);
+        fs::create_dir(&agent.root).unwrap();
+        give(&agent.root);
+        agent.spawn();
         agent
     }
 
@@ -294,17 +389,21 @@ impl<'a> Agent<'a> {
 
     fn restart(&mut self) {
         self.kill9();
+        self.spawn();
+        self.wait_until_up();
+    }
+
+    fn spawn(&mut self) {
         let log = File::options().create(true).append(true).open(self.log()).unwrap();
         let process = self.command().stdout(Stdio::null()).stderr(Stdio::from(log)).spawn().unwrap();
         self.process = Some(process);
-        self.wait_until_up();
     }
 
     fn wait_until_up(&self) {
         wait_until(Duration::from_secs(40), || is_up(self.site), &|| self.logged());
     }
 
-    fn kill9(&mut self) {
+    pub(crate) fn kill9(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             process.wait().unwrap();
@@ -329,7 +428,7 @@ impl Drop for Agent<'_> {
     }
 }
 
-fn wait_until(within: Duration, is: impl Fn() -> bool, why: &dyn Fn() -> String) {
+pub(crate) fn wait_until(within: Duration, is: impl Fn() -> bool, why: &dyn Fn() -> String) {
     let deadline = Instant::now() + within;
     while !is() {
         assert!(Instant::now() < deadline, "{}", why());

@@ -2,6 +2,7 @@
 
 mod changes;
 mod clients;
+mod elsewhere;
 mod tokens;
 
 use crate::federation::Site;
