@@ -460,6 +460,27 @@ codes! {
     IssuerUnreachable = "RK-AUTH-37", Unavailable, Later, "the keys of the token's issuer cannot be fetched",
         "try again later; see the cause: the PoP fetches URL/.well-known/openid-configuration and the keys that it names";
 
+    GridCertificateExpired = "RK-AUTH-38", Identity, Never, "the grid certificate or proxy has expired",
+        "make a new proxy (`voms-proxy-init`, `grid-proxy-init`), or renew the certificate at its authority";
+    GridCertificateNotYetValid = "RK-AUTH-39", Identity, Never, "the grid certificate or proxy is not valid yet",
+        "one of the two clocks is wrong; synchronise them with NTP";
+    GridAuthorityUnknown = "RK-AUTH-40", Identity, Never, "the grid certificate's authority is not trusted here",
+        "administrators: install the authority in the folder of authorities, or `renkei trust ca add DIR`";
+    GridSignature = "RK-AUTH-41", Identity, Never, "a signature in the chain of the grid certificate is wrong",
+        "make a new proxy; if that is refused too, the chain was altered or the authority has another key than the one installed";
+    RevocationListMissing = "RK-AUTH-42", Identity, Never, "there is no revocation list of the grid certificate's authority",
+        "administrators: run `fetch-crl`, or set `grid.revocation` to if-present";
+    RevocationListExpired = "RK-AUTH-43", Identity, Never, "the revocation list of the grid certificate's authority cannot be used",
+        "administrators: run `fetch-crl`, and see that it runs every few hours";
+    GridCertificateRevoked = "RK-AUTH-44", Identity, Never, "the grid certificate was revoked by its authority",
+        "get a new certificate from the authority";
+    SigningPolicy = "RK-AUTH-45", Identity, Never, "the signing policy does not let the authority issue this name",
+        "administrators: install the .signing_policy file of the authority, or tell the authority about the name";
+    ProxyRefused = "RK-AUTH-46", Identity, Never, "the proxy certificate is not one that is accepted",
+        "make one by RFC 3820 that inherits all rights or is limited: `voms-proxy-init -rfc`, `grid-proxy-init`";
+    WeakDigest = "RK-AUTH-47", Identity, Never, "the grid certificate is signed with a digest that is no longer safe",
+        "get a certificate or revocation list that is signed with SHA-256 or better; `grid.weak_digests` accepts SHA-1, too";
+
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",
         "correct the named line; docs/config.md has every field";

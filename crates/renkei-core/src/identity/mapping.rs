@@ -8,6 +8,8 @@
 //! Guarantees: a PoP is never mapped to an account, and an account `*` never means `root`, whatever another site
 //! calls its users; `root` must be written out.
 
+use super::grid_name;
+use super::map_file::MapFile;
 use super::{Principal, is_user_name};
 use crate::error::{Code, Error};
 use crate::path::{SiteName, printable};
@@ -39,6 +41,10 @@ pub enum Pattern {
         /// The group.
         group: String,
     },
+    /// The holder of a grid certificate: `dn:/C=JP/O=NII/CN=Taro`.
+    Dn(String),
+    /// Members of a virtual organisation: `fqan:/belle/Role=production`, where `*` is any text.
+    Fqan(String),
 }
 
 /// The account that a rule maps to.
@@ -84,6 +90,13 @@ pub enum Why {
         line: usize,
         /// Whether it is for all users of a site and gives each the account of the same name.
         is_wildcard: bool,
+    },
+    /// A line of a grid-mapfile or voms-mapfile.
+    File {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
     },
     /// A user of the PoP's own site.
     OwnUser,
@@ -191,6 +204,22 @@ impl Mapping {
         self.first(&is_subject).or_else(by_group).map(|rule| rule.apply(subject))
     }
 
+    /// The rule for the holder of a grid certificate: one that denies, else one for the name, else those for its
+    /// attributes in their order, else the first line of `files`.
+    pub fn of_grid(&self, dn: &str, fqans: &[String], files: &[MapFile]) -> Option<Verdict> {
+        let is_named = |pattern: &Pattern| matches!(pattern, Pattern::Dn(named) if named == dn);
+        let is_in = |pattern: &Pattern, fqan: &str| match pattern {
+            Pattern::Fqan(named) => grid_name::matches(named, fqan),
+            _ => false,
+        };
+        let is_about = |pattern: &Pattern| is_named(pattern) || fqans.iter().any(|fqan| is_in(pattern, fqan));
+        let denies = |rule: &&Rule| rule.account == AccountRule::Nobody && is_about(&rule.pattern);
+        let by_fqan = || fqans.iter().find_map(|fqan| self.first(&|pattern| is_in(pattern, fqan)));
+        let denial = self.rules.iter().find(denies);
+        let rule = denial.or_else(|| self.first(&is_named)).or_else(by_fqan);
+        rule.map(|rule| rule.apply(dn)).or_else(|| files.iter().find_map(|file| file.verdict(dn, fqans)))
+    }
+
     fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
         self.first(&|pattern| pattern.users() == Some((site, Some(name))))
             .or_else(|| self.first(&|pattern| pattern.users() == Some((site, None))))
@@ -230,7 +259,7 @@ fn without_rule(site: &SiteName, name: &str, own: OwnUsers<'_>) -> Verdict {
 }
 
 impl Pattern {
-    /// Parses `alice@titech`, `*@titech`, `token:ISSUER#SUBJECT` or `group:ISSUER#/GROUP`.
+    /// Parses `alice@titech`, `*@titech`, `token:ISSUER#SUBJECT`, `group:ISSUER#/GROUP`, `dn:/NAME` or `fqan:/VO`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let of_issuer = |rest: &str| {
             let (issuer, name) =
@@ -247,9 +276,19 @@ impl Pattern {
             let (issuer, group) = of_issuer(rest).ok_or_else(|| bad("write group:https://ISSUER#/GROUP"))?;
             return Ok(Pattern::Group { issuer, group });
         }
+        if let Some(dn) = text.strip_prefix("dn:") {
+            let dn =
+                grid_name::canonical_dn(dn).ok_or_else(|| bad("write dn:/C=JP/O=ORGANISATION/CN=NAME"))?;
+            return Ok(Pattern::Dn(dn));
+        }
+        if let Some(fqan) = text.strip_prefix("fqan:") {
+            let fqan =
+                grid_name::canonical_fqan(fqan).ok_or_else(|| bad("write fqan:/VO/GROUP/Role=ROLE"))?;
+            return Ok(Pattern::Fqan(fqan));
+        }
         let bad = || {
             bad(
-                "write alice@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT or group:ISSUER#/GROUP",
+                "write alice@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT, group:ISSUER#/GROUP, dn:/NAME or fqan:/VO",
             )
         };
         let (user, site) = text.split_once('@').ok_or_else(bad)?;
@@ -265,7 +304,7 @@ impl Pattern {
     pub fn users(&self) -> Option<(&SiteName, Option<&str>)> {
         match self {
             Pattern::Users { site, user } => Some((site, user.as_deref())),
-            Pattern::Subject { .. } | Pattern::Group { .. } => None,
+            Pattern::Subject { .. } | Pattern::Group { .. } | Pattern::Dn(_) | Pattern::Fqan(_) => None,
         }
     }
 }
@@ -290,17 +329,36 @@ fn is_account_name(text: &str) -> bool {
 }
 
 fn parse_line(line: &str, number: usize) -> Result<Option<Rule>, Error> {
-    let content = without_comment(line);
-    let words: Vec<&str> = content.split_whitespace().collect();
-    let (pattern, account) = match words[..] {
-        [] => return Ok(None),
-        [pattern, account] => (pattern, account),
-        _ => return Err(at_line(bad_rule(content.trim(), "write PATTERN ACCOUNT"), number)),
-    };
+    let Some((quoted, rest)) = quoted(line) else { return parse_words(without_comment(line), number) };
+    let account = without_comment(rest);
+    match account.split_whitespace().collect::<Vec<_>>()[..] {
+        [account] => parse_rule(quoted, account, number),
+        _ => Err(at_line(bad_rule(line.trim(), "write \"PATTERN\" ACCOUNT"), number)),
+    }
+}
+
+/// The text in quotes that a line begins with, as names with spaces are written, and the text after it.
+fn quoted(line: &str) -> Option<(&str, &str)> {
+    line.trim_start().strip_prefix('"')?.split_once('"')
+}
+
+fn parse_words(content: &str, number: usize) -> Result<Option<Rule>, Error> {
+    match content.split_whitespace().collect::<Vec<_>>()[..] {
+        [] => Ok(None),
+        [pattern, account] => parse_rule(pattern, account, number),
+        _ => Err(at_line(bad_rule(content.trim(), "write PATTERN ACCOUNT"), number)),
+    }
+}
+
+fn parse_rule(pattern: &str, account: &str, number: usize) -> Result<Option<Rule>, Error> {
+    let content = format!("{pattern} {account}");
     let pattern = Pattern::parse(pattern).map_err(|error| at_line(error, number))?;
     let account = AccountRule::parse(account).map_err(|error| at_line(error, number))?;
     if pattern.users().is_none() && account == AccountRule::SameName {
-        return Err(at_line(bad_rule(content.trim(), "a rule for tokens names an account"), number));
+        return Err(at_line(
+            bad_rule(&content, "a rule for tokens and certificates names an account"),
+            number,
+        ));
     }
     Ok(Some(Rule { pattern, account, line: number }))
 }
@@ -329,6 +387,8 @@ impl fmt::Display for Pattern {
             Pattern::Users { site, user } => write!(f, "{}@{site}", user.as_deref().unwrap_or("*")),
             Pattern::Subject { issuer, subject } => write!(f, "token:{issuer}#{subject}"),
             Pattern::Group { issuer, group } => write!(f, "group:{issuer}#{group}"),
+            Pattern::Dn(dn) => write!(f, "dn:{dn}"),
+            Pattern::Fqan(fqan) => write!(f, "fqan:{fqan}"),
         }
     }
 }
@@ -345,7 +405,11 @@ impl fmt::Display for AccountRule {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.pattern, self.account)
+        let pattern = self.pattern.to_string();
+        match pattern.contains([' ', '#']) && matches!(self.pattern, Pattern::Dn(_)) {
+            true => write!(f, "\"{pattern}\" {}", self.account),
+            false => write!(f, "{pattern} {}", self.account),
+        }
     }
 }
 
@@ -353,6 +417,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Rule { rule, line, .. } => write!(f, "rule `{rule}` on line {line}"),
+            Why::File { file, line } => write!(f, "line {line} of {file}"),
             Why::OwnUser => f.write_str("a user of this site, no rule needed"),
             Why::ShutOut { line } => write!(f, "the rule on line {line} shuts the user out"),
             Why::NoRule => f.write_str("no rule is about this principal"),
@@ -426,6 +491,31 @@ mod tests {
         let expected =
             "alice@kek al\nal@osaka !\nerin@osaka al\n*@riken al\ndan@riken !\n*@titech *\nal@titech !\n";
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_name_stands_before_its_attributes_and_the_map_before_the_files() {
+        let table = "\"dn:/C=JP/O=NII/CN=Taro Yamada\" taro # staff\nfqan:/belle/Role=production belleprd\nfqan:/belle/* belle\n\
+                     dn:/C=JP/CN=Eve !\nfqan:/bad !\n";
+        let mapping = Mapping::parse(table).unwrap();
+        assert_eq!(mapping.rules()[0].to_string(), "\"dn:/C=JP/O=NII/CN=Taro Yamada\" taro");
+        let files =
+            [MapFile::parse("grid-mapfile", "\"/C=JP/CN=Eve\" eve\n\"/C=JP/CN=Hanako\" hanako,spare\n")];
+        let account = |dn: &str, fqans: &[&str]| {
+            let fqans: Vec<String> = fqans.iter().map(|fqan| (*fqan).into()).collect();
+            mapping.of_grid(dn, &fqans, &files).and_then(|verdict| verdict.account)
+        };
+        let production = ["/belle/Role=production", "/belle/run7"];
+        assert_eq!(account("/C=JP/O=NII/CN=Taro Yamada", &production).as_deref(), Some("taro"));
+        assert_eq!(account("/C=JP/CN=Hanako", &production).as_deref(), Some("belleprd"));
+        assert_eq!(account("/C=JP/CN=Hanako", &["/belle/run7"]).as_deref(), Some("belle"));
+        assert_eq!(account("/C=JP/CN=Hanako", &[]).as_deref(), Some("hanako"));
+        assert_eq!(account("/C=JP/CN=Hanako", &["/belle/run7", "/bad"]), None);
+        assert_eq!(account("/C=JP/CN=Eve", &production), None, "a denial counts before all");
+        assert!(mapping.of_grid("/C=JP/CN=Jiro", &[], &files).is_none());
+        for bad in ["dn:C=JP x", "fqan:belle x", "dn:/CN=a *", "\"dn:/CN=a b x", "\"dn:/CN=a b\" x y"] {
+            assert!(Mapping::parse(bad).is_err(), "{bad}");
+        }
     }
 
     proptest! {
