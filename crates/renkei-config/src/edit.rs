@@ -6,6 +6,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::{EndpointPath, SiteName, is_label};
 use renkei_core::wire::message::Class;
 use std::net::SocketAddr;
+use std::path::Path;
 use toml_edit::{DocumentMut, Item, Table, value};
 
 /// Mode of config.toml: it holds no secret.
@@ -161,6 +162,38 @@ fn add_to_list(home: &Home, key: &str, text: &str) -> Result<(), Error> {
     })
 }
 
+/// Adds a folder of grid authorities; `false` if it is there.
+pub fn add_grid_authorities(home: &Home, dir: &Path) -> Result<bool, Error> {
+    if Config::load(home)?.grid.authorities.iter().any(|known| known == dir) {
+        return Ok(false);
+    }
+    let text = dir.to_str().ok_or_else(|| {
+        let cause = "config.toml can only hold a path in UTF-8";
+        Error::new(Code::UsageInvalid, "add authorities", dir.display(), cause)
+    })?;
+    change(home, |document| {
+        let list = tables(document, "grid")?.entry("authorities").or_insert(value(toml_edit::Array::new()));
+        let bad = || Error::new(Code::ConfigInvalid, "edit configuration", "grid.authorities", "not a list");
+        list.as_array_mut().ok_or_else(bad)?.push(text);
+        Ok(())
+    })?;
+    Ok(true)
+}
+
+/// Removes a folder of grid authorities.
+pub fn remove_grid_authorities(home: &Home, dir: &Path) -> Result<(), Error> {
+    if !Config::load(home)?.grid.authorities.iter().any(|known| known == dir) {
+        let cause = "`grid.authorities` does not name it; the folder below `grid.directory` is used as long as that is set";
+        return Err(Error::new(Code::PathNotFound, "remove authorities", dir.display(), cause));
+    }
+    change(home, |document| {
+        if let Some(list) = tables(document, "grid")?.get_mut("authorities").and_then(Item::as_array_mut) {
+            list.retain(|listed| listed.as_str().map(Path::new) != Some(dir));
+        }
+        Ok(())
+    })
+}
+
 fn to_table(storage: &Storage) -> Result<Table, Error> {
     let path = storage.path.to_str().ok_or_else(|| {
         let cause = "config.toml can only hold a path in UTF-8";
@@ -222,6 +255,18 @@ mod tests {
 
     fn storage(path: &str) -> Storage {
         Storage { path: path.into(), ..Storage::default() }
+    }
+
+    #[test]
+    fn folders_of_grid_authorities_are_added_once_and_removed() {
+        let (_dir, home) = home("site = 'kek'\n# kept\n");
+        let dir = Path::new("/etc/authorities");
+        assert!(add_grid_authorities(&home, dir).unwrap() && !add_grid_authorities(&home, dir).unwrap());
+        assert_eq!(Config::load(&home).unwrap().grid.authorities, [dir]);
+        remove_grid_authorities(&home, dir).unwrap();
+        assert!(Config::load(&home).unwrap().grid.authorities.is_empty());
+        assert_eq!(remove_grid_authorities(&home, dir).unwrap_err().code, Code::PathNotFound);
+        assert!(std::fs::read_to_string(home.config_file()).unwrap().contains("# kept"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod edit;
 mod fields;
+mod grid;
 pub mod home;
 pub mod random;
 mod rule;
@@ -15,10 +16,11 @@ mod volumes;
 mod web;
 
 pub use edit::{
-    add_reverse, add_rule, add_storage, allow_private, disallow_private, remove_rule, remove_storage,
-    set_require_mount, set_site, template,
+    add_grid_authorities, add_reverse, add_rule, add_storage, allow_private, disallow_private,
+    remove_grid_authorities, remove_rule, remove_storage, set_require_mount, set_site, template,
 };
 pub use fields::{FIELDS, Field, markdown, nearest};
+pub use grid::{Grid, RequiredFiles};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
 pub use volumes::Volumes;
 pub use web::Web;
@@ -94,6 +96,8 @@ pub struct Config {
     pub volumes: Volumes,
     /// The certificate for browsers.
     pub web: Web,
+    /// Grid certificates, and the map files of grid services.
+    pub grid: Grid,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -337,6 +341,7 @@ impl Default for Config {
             buffer: Buffer::default(),
             volumes: Volumes::default(),
             web: Web::default(),
+            grid: Grid::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),
