@@ -63,7 +63,8 @@ pub fn add(home: &Home, pattern: &str, account: &str) -> Result<bool, Error> {
 fn append(home: &Home, pattern: &Pattern, account: &AccountRule) -> Result<bool, Error> {
     let text = text(home)?;
     let gap = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    write_file(&home.map_file(), format!("{text}{gap}{pattern} {account}\n").as_bytes(), MODE)?;
+    let rule = Rule { pattern: pattern.clone(), account: account.clone(), line: 0 };
+    write_file(&home.map_file(), format!("{text}{gap}{rule}\n").as_bytes(), MODE)?;
     Ok(true)
 }
 
@@ -191,6 +192,9 @@ mod tests {
         assert!(add(&home, "alice@kek", "alice").unwrap());
         assert!(add(&home, "*@kek", "*").unwrap());
         assert!(!add(&home, "*@kek", "*").unwrap());
+        let taro = "dn:/C=JP/O=NII/CN=Taro Yamada";
+        assert!(add(&home, taro, "taro").unwrap() && !add(&home, taro, "taro").unwrap());
+        remove(&home, taro).unwrap();
         assert_eq!(add(&home, "alice@kek", "bob").unwrap_err().code, Code::PathExists);
         assert_eq!(load(&home).unwrap().rules().len(), 2);
         remove(&home, "alice@kek").unwrap();

@@ -11,6 +11,7 @@ mod account_pool;
 pub mod agency;
 pub mod authority;
 pub mod delegation;
+pub mod grid;
 pub mod login;
 pub mod map;
 pub mod mounting;

@@ -9,6 +9,7 @@
 //! Guarantees: no anonymous peer passes a `renkei/1` handshake; resumed connections (data streams) carry the identity
 //! of the first. Non-goal: HTTP, see [`super::web`]; no client certificate is requested there.
 
+use super::certificate::public_key;
 use super::credential::Credential;
 pub use super::credential::provider;
 use renkei_core::error::{Code, Error};
@@ -16,8 +17,8 @@ use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -154,6 +155,19 @@ impl ProofOfPossession {
     fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(rustls::Error::General("TLS 1.3 only".into()))
     }
+
+    /// Verifies by the key alone: the library refuses certificates with extensions that it does not know, as proxies
+    /// have.
+    fn verify_possession(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let bad = |_| rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
+        let key = SubjectPublicKeyInfoDer::from(public_key(certificate).map_err(bad)?);
+        verify_tls13_signature_with_raw_key(message, &key, signed, &self.0)
+    }
 }
 
 impl ServerCertVerifier for ProofOfPossession {
@@ -183,7 +197,7 @@ impl ServerCertVerifier for ProofOfPossession {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0)
+        self.verify_possession(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -272,7 +286,7 @@ impl ClientCertVerifier for ProofOfPossession {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.0)
+        self.verify_possession(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

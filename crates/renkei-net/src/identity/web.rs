@@ -3,7 +3,8 @@
 //! The administrator may configure a certificate that browsers accept. It is loaded when the PoP starts and whenever
 //! its files change; if the files are invalid, the previous one stays in use. A client that asks for a host that the
 //! certificate does not name gets the site's own, so that monitoring by the site's authority keeps working.
-//! `renkei/1` always uses the site's own.
+//! `renkei/1` always uses the site's own. The host certificate of a grid site is a second one of that kind: clients that
+//! offer HTTP/2 are browsers and see the web certificate first, others see the host certificate first.
 
 use super::certificate::{Facts, hosts, parse_chain};
 use super::credential::Credential;
@@ -147,27 +148,27 @@ fn mark(web: &Web) -> Mark {
 }
 
 /// The server side of HTTP for clients that offer HTTP/2: browsers, which would ask their user for a certificate if one
-/// were requested.
+/// were requested. Of `others` the first certificate that fits is shown.
 ///
 /// # Errors
 /// `TlsFailed`.
-pub fn http_config(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<ServerConfig>, Error> {
-    let mut config = http_builder()?.with_no_client_auth().with_cert_resolver(chosen(own, web)?);
+pub fn http_config(own: &Credential, others: &[&Arc<WebCertificate>]) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = http_builder()?.with_no_client_auth().with_cert_resolver(chosen(own, others)?);
     config.alpn_protocols = tls::HTTP_ALPN.map(<[u8]>::to_vec).to_vec();
     Ok(Arc::new(config))
 }
 
 /// The server side of HTTP for all other clients: a certificate is requested, and not required. It is verified as that
-/// of a `renkei/1` client, after the handshake.
+/// of a `renkei/1` client, after the handshake. Of `others` the first certificate that fits is shown.
 ///
 /// # Errors
 /// `TlsFailed`.
 pub fn http_config_with_clients(
     own: &Credential,
-    web: &Arc<WebCertificate>,
+    others: &[&Arc<WebCertificate>],
 ) -> Result<Arc<ServerConfig>, Error> {
     let builder = http_builder()?.with_client_cert_verifier(tls::OptionalClient::new());
-    let mut config = builder.with_cert_resolver(chosen(own, web)?);
+    let mut config = builder.with_cert_resolver(chosen(own, others)?);
     config.alpn_protocols = vec![tls::HTTP_ALPN[1].to_vec()];
     Ok(Arc::new(config))
 }
@@ -178,15 +179,16 @@ fn http_builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, Error> {
         .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))
 }
 
-fn chosen(own: &Credential, web: &Arc<WebCertificate>) -> Result<Arc<Chosen>, Error> {
-    Ok(Arc::new(Chosen { own: tls::certified(own)?, web: web.clone() }))
+fn chosen(own: &Credential, others: &[&Arc<WebCertificate>]) -> Result<Arc<Chosen>, Error> {
+    let others = others.iter().map(|one| Arc::clone(one)).collect();
+    Ok(Arc::new(Chosen { own: tls::certified(own)?, others }))
 }
 
-/// Resolves the web certificate for clients that ask for a host that it names, else the site's own.
+/// Resolves the first of the configured certificates that names the host that a client asks for, else the site's own.
 #[derive(Debug)]
 struct Chosen {
     own: Arc<CertifiedKey>,
-    web: Arc<WebCertificate>,
+    others: Vec<Arc<WebCertificate>>,
 }
 
 impl ResolvesServerCert for Chosen {
@@ -195,8 +197,8 @@ impl ResolvesServerCert for Chosen {
             Some(host) => web.is_for(host),
             None => web.is_for_addresses(),
         };
-        let web = self.web.used().filter(is_meant);
-        Some(web.map_or_else(|| self.own.clone(), |web| web.key.clone()))
+        let meant = self.others.iter().find_map(|one| one.used().filter(is_meant));
+        Some(meant.map_or_else(|| self.own.clone(), |one| one.key.clone()))
     }
 }
 
