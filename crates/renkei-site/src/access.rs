@@ -108,12 +108,9 @@ impl Proof {
         self.scope.as_ref()?.transfer().map(|transfer| hex(transfer))
     }
 
-    /// Whose token proved it, if one did, as logged.
-    pub(super) fn token(&self) -> Option<String> {
-        match &self.evidence {
-            Evidence::Token(shown) => Some(shown.holder()),
-            _ => None,
-        }
+    /// Whose token or grid certificate proved it, if one did, as logged.
+    pub(super) fn holder(&self) -> Option<String> {
+        self.evidence.holder()
     }
 
     /// The one check of a restricted credential: whether it gives one of these sets of rights to a place of a site.

@@ -40,8 +40,8 @@ impl Context {
         let transfer = proof.transfer();
         match &access {
             Ok(access) => {
-                let (account, token) = (&access.account.name, proof.token());
-                tracing::info!(target: "audit", %principal, transfer, token, account, "authorised");
+                let (account, holder) = (&access.account.name, proof.holder());
+                tracing::info!(target: "audit", %principal, transfer, holder, account, "authorised");
             }
             Err(error) => tracing::warn!(target: "audit", %principal, transfer, %error, "refused"),
         }

@@ -1,6 +1,6 @@
 //! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
 //!
-//! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (proxy certificates, SSH keys, keys of S3) are further variants; what stands on a
+//! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (SSH keys, keys of S3) are further variants; what stands on a
 //! [`Proof`](crate::access::Proof) need not know them.
 
 use crate::snapshot::Snapshot;
@@ -8,6 +8,7 @@ use crate::token::ShownToken;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_net::identity::account::Account;
+use renkei_net::identity::grid::{claimed_name, is_grid_chain};
 use renkei_net::identity::verify::verify_holder;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use std::time::SystemTime;
 pub enum Evidence {
     /// A certificate chain, leaf first; the peer proved to possess its key in a TLS handshake.
     Chain(Arc<[CertificateDer<'static>]>),
+    /// A certificate chain of the grid, leaf first; the peer proved to possess its key in a TLS handshake.
+    Grid(Arc<[CertificateDer<'static>]>),
     /// The uid of a process of this machine, as the kernel reports it of a local socket.
     Uid(u32),
     /// A bearer token.
@@ -50,11 +53,19 @@ impl PopWord {
 }
 
 impl Evidence {
-    /// The certificate chain, leaf first; empty for other kinds.
+    /// A certificate chain that the peer showed in a handshake: of a site, or of the grid.
+    pub fn of_chain(chain: Arc<[CertificateDer<'static>]>) -> Self {
+        match is_grid_chain(&chain) {
+            true => Evidence::Grid(chain),
+            false => Evidence::Chain(chain),
+        }
+    }
+
+    /// The certificate chain of a site, leaf first; empty for other kinds.
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         match self {
             Evidence::Chain(chain) => chain,
-            Evidence::Uid(_) | Evidence::Token(_) | Evidence::Word(_) => &[],
+            Evidence::Grid(_) | Evidence::Uid(_) | Evidence::Token(_) | Evidence::Word(_) => &[],
         }
     }
 
@@ -62,11 +73,19 @@ impl Evidence {
     /// is judged by its validity at the time `at`.
     ///
     /// # Errors
-    /// Those of [`verify_holder`] and [`ShownToken::judge`]; `AccountUnknown` for a uid without a name; `NotAllowed` for
-    /// the word of another than the PoP of this agent.
+    /// Those of [`verify_holder`], [`GridTrust::judge`](renkei_net::identity::grid::GridTrust::judge), its `account` and
+    /// [`ShownToken::judge`]; `AccountUnknown` for a uid without a name; `NotAllowed` for the word of another than the
+    /// PoP of this agent.
     pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
         match self {
             Evidence::Chain(chain) => verify_holder(chain, &now.trust, at),
+            // The error names what is missing: a principal of a site.
+            Evidence::Grid(chain) if now.grid.is_empty() => verify_holder(chain, &now.trust, at),
+            Evidence::Grid(chain) => {
+                let user = now.grid.judge(chain, at)?;
+                let (account, _) = now.grid.account(&user, &now.mapping)?;
+                Ok((Principal::user(&now.site, &account)?, None))
+            }
             Evidence::Uid(uid) => {
                 let account = Account::lookup_uid(*uid)?;
                 Ok((Principal::user(&now.site, &account.name)?, None))
@@ -85,12 +104,23 @@ impl Evidence {
             return shown.judge_again(was, now, at);
         }
         let (principal, _) = self.judge(now, at)?;
+        let cause = match self {
+            Evidence::Uid(uid) => format!("uid {uid} is {principal} by now"),
+            Evidence::Grid(_) => format!("the certificate is for {principal} by now"),
+            Evidence::Chain(_) | Evidence::Token(_) => return Ok(()),
+        };
+        match principal == *was {
+            true => Ok(()),
+            false => Err(Error::new(Code::NotMapped, "authenticate", was, cause)),
+        }
+    }
+
+    /// Whose token or grid certificate it is, as logged.
+    pub(crate) fn holder(&self) -> Option<String> {
         match self {
-            Evidence::Uid(uid) if principal != *was => {
-                let cause = format!("uid {uid} is {principal} by now");
-                Err(Error::new(Code::NotMapped, "authenticate", was, cause))
-            }
-            _ => Ok(()),
+            Evidence::Token(shown) => Some(shown.holder()),
+            Evidence::Grid(chain) => claimed_name(chain),
+            Evidence::Chain(_) | Evidence::Uid(_) => None,
         }
     }
 }

@@ -16,6 +16,7 @@ use renkei_core::identity::{Mapping, Principal};
 use renkei_core::path::SiteName;
 use renkei_net::identity::authority::rotation;
 use renkei_net::identity::credential::Credential;
+use renkei_net::identity::grid::GridTrust;
 use renkei_net::identity::tls::server_config_with;
 use renkei_net::identity::token::bearer::TokenKey;
 use renkei_net::identity::token::issuers::Issuers;
@@ -57,6 +58,8 @@ struct Shared {
     open_volumes: Arc<Volumes>,
     remote: Arc<RemoteSlot>,
     web: Arc<WebCertificate>,
+    host: Arc<WebCertificate>,
+    grid: Arc<GridTrust>,
     issuer_keys: Arc<IssuerKeys>,
 }
 
@@ -128,6 +131,10 @@ pub struct Snapshot {
     pub(super) issuer_keys: Arc<IssuerKeys>,
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
+    /// The host certificate of the grid, for those among them that do not offer HTTP/2.
+    pub host: Arc<WebCertificate>,
+    /// The trust in grid certificates.
+    pub grid: Arc<GridTrust>,
     open_volumes: Arc<Volumes>,
     pub(super) remote: Arc<RemoteSlot>,
     buffer: Arc<Slot>,
@@ -145,9 +152,12 @@ impl Snapshot {
             open_volumes: Arc::new(Volumes::new(home, &config.catalogue)),
             remote: Arc::default(),
             web: Arc::default(),
+            host: Arc::default(),
+            grid: Arc::new(GridTrust::load(&config.grid)),
             issuer_keys: Arc::new(IssuerKeys::new(home)),
         };
         shared.web.look(&config.web);
+        shared.host.look(&config.grid.host());
         // Flags apply to this process only; commands in the directory announce the endpoints in the files.
         let listening = Listening::at_start(&Config::load(home)?);
         Self::load_after(home, config, listening, &BTreeMap::new(), shared, mark(home))
@@ -176,7 +186,7 @@ impl Snapshot {
         let mut volumes = volume_config::load(home)?;
         // If both were created by hand, the storage takes precedence.
         volumes.retain(|name, _| !config.storage.contains_key(name));
-        let Shared { buffer, open_volumes, remote, web, issuer_keys } = shared;
+        let Shared { buffer, open_volumes, remote, web, host, grid, issuer_keys } = shared;
         let mut trust = Trust::load(home)?;
         trust.announce(&listening.announced);
         Ok(Snapshot {
@@ -185,9 +195,11 @@ impl Snapshot {
             remote,
             renkei_tls: server_config_with(&credential, former.as_ref())?,
             former_credential: former.map(|(_, credential)| credential),
-            http_tls: http_config(&credential, &web)?,
-            http_tls_with_clients: http_config_with_clients(&credential, &web)?,
+            http_tls: http_config(&credential, &[&web, &host])?,
+            http_tls_with_clients: http_config_with_clients(&credential, &[&host, &web])?,
             web,
+            host,
+            grid,
             trust: Arc::new(trust),
             token_key: TokenKey::load(home)?,
             issuers: Issuers::load(home)?,
@@ -217,6 +229,11 @@ impl Snapshot {
             open_volumes: self.open_volumes.clone(),
             remote: self.remote.clone(),
             web: self.web.clone(),
+            host: self.host.clone(),
+            grid: match self.grid.is_stale(&config.grid) {
+                true => Arc::new(GridTrust::load(&config.grid)),
+                false => self.grid.clone(),
+            },
             issuer_keys: self.issuer_keys.clone(),
         };
         let fresh = Self::load_after(home, config, listening, &self.storages, shared, mark)?;

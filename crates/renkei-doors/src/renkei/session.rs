@@ -85,7 +85,7 @@ fn admit<'s>(
     hello: &Hello,
     site: &'s Site,
 ) -> Result<(Proof, WireVersion, Counted<'s>), Error> {
-    let proof = site.authenticate(Evidence::Chain(stream.peer_chain().into()))?;
+    let proof = site.authenticate(Evidence::of_chain(stream.peer_chain().into()))?;
     let principal = &proof.principal;
     let version = WireVersion::agree(site.name().as_str(), &principal.to_string(), hello.versions)?;
     if let Principal::Host(partner) = principal {
@@ -148,7 +148,7 @@ fn serve(
             Control::Request { id, request } => {
                 let request = whole(request, &std::mem::take(&mut filter), std::mem::take(&mut tell_names));
                 if judged.elapsed() >= JUDGE_EVERY {
-                    site.authenticate(Evidence::Chain(chain.into()))?;
+                    site.authenticate(Evidence::of_chain(chain.into()))?;
                     judged = Instant::now();
                 }
                 match request {

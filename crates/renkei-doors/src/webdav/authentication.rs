@@ -33,7 +33,7 @@ pub(crate) struct Client {
 pub(super) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
     let shown = |text: String| Evidence::Token(ShownToken { text: text.trim().into(), from: client.address });
     let token = header_token(head).or_else(|| query_token(head));
-    token.map(shown).or_else(|| client.chain.clone().map(Evidence::Chain))
+    token.map(shown).or_else(|| client.chain.clone().map(Evidence::of_chain))
 }
 
 fn header_token(head: &Parts) -> Option<String> {

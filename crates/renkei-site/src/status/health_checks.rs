@@ -42,6 +42,8 @@ pub(crate) const SOURCES: &[Source] = &[
     certificates,
     rotation,
     web,
+    host_certificate,
+    grid_lists,
     storages,
     own_disk,
     buffer,
@@ -181,6 +183,33 @@ fn web(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
         certificate_ends("web", used.not_after, SystemTime::now(), remedy)
     });
     unusable.into_iter().chain(ends).collect()
+}
+
+/// The host certificate of the grid: an unusable one, and the expiry of the one in use.
+fn host_certificate(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    let unusable = snapshot.host.trouble().map(|error| {
+        let remedy = "`grid.host_certificate` and `grid.host_key`, or hostcert.pem and hostkey.pem in `grid.directory`, belong together; \
+                      the key is readable by the PoP's account alone";
+        let finding = Finding::of("configuration", "host certificate", Severity::Warning, &error);
+        finding.saying("the host certificate of the grid cannot be used").mended_by(remedy).lasting(BOTH_WRITTEN_WITHIN)
+    });
+    let ends = snapshot.host.used().and_then(|used| {
+        let remedy = "renew it at its authority; the PoP reads the new files by itself";
+        certificate_ends("grid host", used.not_after, SystemTime::now(), remedy)
+    });
+    unusable.into_iter().chain(ends).collect()
+}
+
+/// Authorities of the grid whose users are all refused, because the revocation list cannot be used.
+fn grid_lists(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    let unusable = snapshot.grid.authorities.without_list(SystemTime::now());
+    let Some((first, cause)) = unusable.first() else { return Vec::new() };
+    let all = counted(unusable.len(), "authority", "authorities");
+    let error = Error::new(Code::RevocationListExpired, "look", first, cause);
+    vec![
+        Finding::of("grid", "revocation lists", Severity::Warning, &error)
+            .saying(&format!("of {all}, the first")),
+    ]
 }
 
 /// The finding for a certificate that expires at `end`, if that is soon.

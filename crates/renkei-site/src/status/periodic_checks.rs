@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Interval of the checks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval of the look at the files of grid authorities, which are hundreds and may be on a network file system.
+const LOOK_AT_GRID_EVERY: Duration = Duration::from_secs(5);
+
 /// Starts the threads of the checks, which run as long as the PoP lives.
 pub(crate) fn spawn_checks(room: &Arc<Monitor>) -> Result<(), Error> {
     let context = &room.context;
@@ -21,7 +24,15 @@ pub(crate) fn spawn_checks(room: &Arc<Monitor>) -> Result<(), Error> {
     context.spawn_every(room, "web", LOOK_EVERY, |room| {
         let now = room.context.last_snapshot();
         now.web.look(&now.config.web);
-        room.context.workers.note("web", now.web.trouble());
+        now.host.look(&now.config.grid.host());
+        room.context.workers.note("web", now.web.trouble().or_else(|| now.host.trouble()));
+    })?;
+    context.spawn_every(room, "grid", LOOK_AT_GRID_EVERY, |room| {
+        let now = room.context.last_snapshot();
+        if now.grid.is_stale(&now.config.grid) {
+            tracing::info!("files of the grid changed");
+            room.context.read_again();
+        }
     })?;
     context.spawn_every(room, "volumes", LOOK_EVERY, |room| room.context.last_snapshot().follow_volumes())?;
     spawn_trimming(&room.volumes)?;
