@@ -17,6 +17,7 @@ mod docs;
 mod doctor;
 mod files;
 mod glob;
+mod grid;
 mod issuer;
 mod lab;
 mod login;

@@ -19,7 +19,7 @@ use std::time::SystemTime;
 /// Exchange site cards with other sites
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei trust export > titech.site   the card to send to the other site\n  renkei trust add kek.site           the card that came; compare the fingerprint by telephone"
+    after_long_help = "Examples:\n  renkei trust export > titech.site   the card to send to the other site\n  renkei trust add kek.site           the card that came; compare the fingerprint by telephone\n  renkei trust ca list                the grid authorities, and their revocation lists"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -52,6 +52,11 @@ enum Action {
     Remove {
         /// Name of the site
         site: String,
+    },
+    /// Trust the authorities of a folder in the form of /etc/grid-security/certificates
+    Ca {
+        #[command(subcommand)]
+        action: crate::cli::grid::authorities::Action,
     },
 }
 
@@ -90,6 +95,9 @@ struct Changed {
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
+    if let Action::Ca { action } = &args.action {
+        return crate::cli::grid::authorities::run(action, &home, context);
+    }
     // An identity has a trust of its own, which its logins fill.
     let home = if home.has_identity() { home.of_user() } else { home };
     let mut trust = Trust::load(&home)?;
@@ -98,6 +106,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         Action::Add { file, yes } => add(&mut trust, file, *yes, context),
         Action::AllowPrivate { site } => allow(&trust, site, context),
         Action::List => list(&trust, context),
+        Action::Ca { .. } => Ok(0),
         Action::Remove { site } => {
             let site = SiteName::parse(site)?;
             trust.remove(&site)?;
