@@ -322,6 +322,13 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     let (_, listing) = titech.json(&["invite", "--list"]);
     see("invite", &["invite", "--list"]);
     see("invite", &["invite", "--cancel", listing["invitations"][0]["id"].as_str().unwrap()]);
+    let authorities = titech.dir().join("authorities");
+    std::fs::create_dir(&authorities).unwrap();
+    std::fs::copy(titech.dir().join("pki/ca.pem"), authorities.join("0a1b2c3d.0")).unwrap();
+    see("trust ca add", &["trust", "ca", "add", authorities.to_str().unwrap()]);
+    see("trust ca list", &["trust", "ca", "list"]);
+    see("trust ca add", &["trust", "ca", "remove", authorities.to_str().unwrap()]);
+    see("map test DN", &["map", "test", "dn:/C=JP/O=NII/CN=Taro"]);
     let line = federation.kek.ok(&["invite"]);
     see("join", &["join", line.trim()]);
     see("map add", &["map", "add", "--yes", "alice@kek", &account]);

@@ -3,6 +3,7 @@
 mod changes;
 mod clients;
 mod elsewhere;
+mod grid;
 mod tokens;
 
 use crate::federation::Site;

@@ -1,0 +1,251 @@
+//! Grid certificates with programs that people use: openssl makes them, voms-proxy-fake attributes, curl and davix show
+//! them.
+
+use super::{Answer, curl, parse, pop};
+use crate::federation::{Site, account};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const TARO: &str = "/C=JP/O=NII/CN=Taro Yamada";
+
+/// How long a PoP may take to notice a change.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// An authority, users and a VOMS server.
+struct Grid {
+    dir: PathBuf,
+    hash: String,
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+impl Grid {
+    /// Makes the files of a grid site in a directory, for a PoP that reads them.
+    fn new(dir: &Path, site: &Site) -> Self {
+        let mut grid = Grid { dir: dir.join("grid"), hash: String::new() };
+        std::fs::create_dir_all(grid.path("certificates")).unwrap();
+        std::fs::create_dir_all(grid.path("vomsdir/belle")).unwrap();
+        grid.write("client", "basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\n");
+        grid.write("server", "subjectAltName=DNS:pop.kek.example\n");
+        grid.write("proxy", "proxyCertInfo=critical,language:id-ppl-inheritAll\n");
+        let make = [
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-keyout", "ca.key", "-out",
+            "ca.pem",
+        ];
+        grid.openssl(&[&make[..], &["-subj", "/C=JP/O=NII/CN=Grid CA"]].concat());
+        grid.hash = grid.openssl(&["x509", "-hash", "-noout", "-in", "ca.pem"]).trim().to_owned();
+        std::fs::copy(grid.path("ca.pem"), grid.path(&format!("certificates/{}.0", grid.hash))).unwrap();
+        grid.issue("taro", TARO, "client", "ca", "2");
+        grid.issue("voms", "/C=JP/O=KEK/CN=voms.kek.jp", "client", "ca", "2");
+        grid.write(
+            &format!("certificates/{}.signing_policy", grid.hash),
+            "access_id_CA X509 '/C=JP/O=NII/CN=Grid CA'\npos_rights globus CA:sign\ncond_subjects globus '\"/C=JP/*\"'\n",
+        );
+        grid.write("vomsdir/belle/voms.kek.jp.lsc", "/C=JP/O=KEK/CN=voms.kek.jp\n/C=JP/O=NII/CN=Grid CA\n");
+        let config = std::fs::read_to_string(site.dir().join("config.toml")).unwrap();
+        let more = format!("{config}\n[grid]\ndirectory = '{}'\n", grid.dir.display());
+        std::fs::write(site.dir().join("config.toml"), more).unwrap();
+        grid
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.path(file), text).unwrap();
+    }
+
+    fn openssl(&self, arguments: &[&str]) -> String {
+        succeeded(&Command::new("openssl").args(arguments).current_dir(&self.dir).output().unwrap())
+    }
+
+    /// Makes NAME.key and NAME.pem, issued by another pair.
+    fn issue(&self, name: &str, subject: &str, extensions: &str, issuer: &str, days: &str) {
+        let of = |kind: &str| format!("{name}.{kind}");
+        self.openssl(&[
+            "req",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            subject,
+            "-keyout",
+            &of("key"),
+            "-out",
+            &of("csr"),
+        ]);
+        let (ca, key) = (format!("{issuer}.pem"), format!("{issuer}.key"));
+        let sign =
+            ["x509", "-req", "-in", &of("csr"), "-CA", &ca, "-CAkey", &key, "-CAcreateserial", "-days", days];
+        self.openssl(&[&sign[..], &["-extfile", extensions, "-out", &of("pem")]].concat());
+        std::fs::set_permissions(self.path(&of("key")), PermissionsExt::from_mode(0o600)).unwrap();
+    }
+
+    /// The file of a proxy: certificate, key, certificate of the user.
+    fn proxy(&self) -> PathBuf {
+        self.issue("px", &format!("{TARO}/CN=1234"), "proxy", "taro", "1");
+        let parts =
+            ["px.pem", "px.key", "taro.pem"].map(|file| std::fs::read_to_string(self.path(file)).unwrap());
+        self.secret("x509up", &parts.concat())
+    }
+
+    fn secret(&self, file: &str, text: &str) -> PathBuf {
+        self.write(file, text);
+        std::fs::set_permissions(self.path(file), PermissionsExt::from_mode(0o600)).unwrap();
+        self.path(file)
+    }
+
+    /// The file of a proxy with attributes, as voms-proxy-init makes it.
+    fn voms_proxy(&self, fqan: &str) -> PathBuf {
+        let mut make = Command::new("voms-proxy-fake");
+        make.args([
+            "-cert",
+            "taro.pem",
+            "-key",
+            "taro.key",
+            "-certdir",
+            "certificates",
+            "-hostcert",
+            "voms.pem",
+        ]);
+        make.args([
+            "-hostkey",
+            "voms.key",
+            "-voms",
+            "belle",
+            "-uri",
+            "voms.kek.jp:15020",
+            "-fqan",
+            fqan,
+            "-rfc",
+        ]);
+        make.args(["-hours", "1", "-bits", "2048", "-out", "voms-proxy.pem"]).current_dir(&self.dir);
+        succeeded(&make.output().unwrap());
+        self.path("voms-proxy.pem")
+    }
+
+    /// Revokes the certificate of Taro.
+    fn revoke(&self) {
+        self.write("index.txt", "");
+        self.write("number", "01\n");
+        self.write("ca.cnf", "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ncrlnumber=number\ndefault_md=sha256\ndefault_crl_days=1\n");
+        let own = ["ca", "-config", "ca.cnf", "-keyfile", "ca.key", "-cert", "ca.pem"];
+        self.openssl(&[&own[..], &["-revoke", "taro.pem"]].concat());
+        self.openssl(&[&own[..], &["-gencrl", "-out", &format!("certificates/{}.r0", self.hash)]].concat());
+    }
+}
+
+/// Waits until the PoP has noticed a change of files, which it looks for every 5 seconds.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "not seen: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+fn get(site: &Site, credential: &Path) -> Answer {
+    parse(curl(site, "/data/a", &["--cert", credential.to_str().unwrap()]))
+}
+
+fn refusal(site: &Site, credential: &Path) -> String {
+    let answer = get(site, credential);
+    assert!(matches!(answer.status, 401 | 403), "{}", answer.head);
+    answer.problem()["code"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_proxy_opens_the_files_of_the_mapped_account() {
+    let (dir, site) = pop();
+    std::fs::write(site.root().join("a"), "hello").unwrap();
+    let grid = Grid::new(dir.path(), &site);
+    let proxy = grid.proxy();
+    assert_eq!(refusal(&site, &proxy), "RK-AUTH-7");
+    site.ok(&["map", "add", &format!("dn:{TARO}"), &account(), "--yes"]);
+    assert_eq!(get(&site, &proxy).body, b"hello");
+    let told = site.ok(&["map", "test", proxy.to_str().unwrap()]);
+    assert!(told.contains("installed here") && told.contains(&format!("becomes {}", account())), "{told}");
+    let log = site.logged();
+    assert!(log.contains("Taro Yamada") && log.contains("authorised"), "{log}");
+
+    let file = dir.path().join("new");
+    std::fs::write(&file, "new").unwrap();
+    let davix = |program: &str, arguments: &[&str]| {
+        let own = ["--insecure", "--cert", proxy.to_str().unwrap()];
+        succeeded(&Command::new(program).args(own).args(arguments).output().unwrap())
+    };
+    let url = |path: &str| format!("davs://{}/data/{path}", site.address);
+    davix("davix-put", &[file.to_str().unwrap(), &url("b")]);
+    assert!(davix("davix-ls", &[&url("")]).contains('b'));
+    assert_eq!(std::fs::read(site.root().join("b")).unwrap(), b"new");
+
+    grid.revoke();
+    eventually("the certificate is revoked", || get(&site, &proxy).status != 200);
+    assert_eq!(refusal(&site, &proxy), "RK-AUTH-44");
+    let told = site.ok(&["trust", "ca", "list"]);
+    assert!(told.contains("/C=JP/O=NII/CN=Grid CA") && told.contains("revocation list good until"), "{told}");
+}
+
+#[test]
+fn attributes_of_voms_lead_to_the_account_of_the_voms_mapfile() {
+    let (dir, site) = pop();
+    std::fs::write(site.root().join("a"), "hello").unwrap();
+    let grid = Grid::new(dir.path(), &site);
+    let proxy = grid.voms_proxy("/belle/Role=production/Capability=NULL");
+    assert_eq!(refusal(&site, &proxy), "RK-AUTH-7");
+    grid.write("voms-mapfile", &format!("\"/belle/Role=production\" {}\n", account()));
+    eventually("the voms-mapfile is read", || get(&site, &proxy).status == 200);
+    let told = site.ok(&["map", "test", proxy.to_str().unwrap()]);
+    assert!(told.contains("attribute /belle/Role=production"), "{told}");
+    // Without the file of the server the attributes do not count.
+    std::fs::remove_file(grid.path("vomsdir/belle/voms.kek.jp.lsc")).unwrap();
+    eventually("the LSC file is gone", || get(&site, &proxy).status != 200);
+    let answer = get(&site, &proxy);
+    assert!(String::from_utf8_lossy(&answer.body).contains("there is no file belle/voms.kek.jp.lsc"));
+    grid.write("grid-mapfile", &format!("\"{TARO}\" {},other\n", account()));
+    eventually("the grid-mapfile is read", || get(&site, &proxy).status == 200);
+}
+
+#[test]
+fn grid_clients_see_the_host_certificate() {
+    let (dir, site) = pop();
+    let grid = Grid::new(dir.path(), &site);
+    grid.issue("hostcert", "/C=JP/O=KEK/CN=pop.kek.example", "server", "ca", "2");
+    std::fs::rename(grid.path("hostcert.key"), grid.path("hostkey.pem")).unwrap();
+    let port = site.address.port();
+    let shown = || {
+        let mut curl = Command::new("curl");
+        curl.args([
+            "--silent",
+            "--http1.1",
+            "--max-time",
+            "60",
+            "--capath",
+            grid.path("certificates").to_str().unwrap(),
+        ]);
+        curl.arg("--resolve").arg(format!("pop.kek.example:{port}:127.0.0.1"));
+        curl.arg(format!("https://pop.kek.example:{port}/healthz")).output().unwrap()
+    };
+    eventually("the host certificate is read", || shown().status.success());
+}
+
+#[test]
+fn folders_of_authorities_are_added() {
+    let (dir, site) = pop();
+    std::fs::write(site.root().join("a"), "hello").unwrap();
+    let grid = Grid::new(dir.path(), &site);
+    site.ok(&["map", "add", &format!("dn:{TARO}"), &account(), "--yes"]);
+    let other = dir.path().join("authorities");
+    std::fs::rename(grid.path("certificates"), &other).unwrap();
+    let proxy = grid.proxy();
+    eventually("the authority is gone", || get(&site, &proxy).status != 200);
+    site.ok(&["trust", "ca", "add", other.to_str().unwrap()]);
+    assert_eq!(get(&site, &proxy).body, b"hello");
+    site.ok(&["trust", "ca", "remove", other.to_str().unwrap()]);
+    assert_ne!(get(&site, &proxy).status, 200);
+}
