@@ -6,7 +6,7 @@ use axum::http::header::{
     IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use renkei_core::entry::{FileTime, Stamp};
 use renkei_core::error::{Code, Error};
@@ -33,7 +33,12 @@ impl Target {
         let path = head.uri.path();
         let place = place(path)?;
         let is_head = head.method == axum::http::Method::HEAD;
-        Ok(Target { place, slash: path.ends_with('/'), is_head, headers: head.headers.clone() })
+        let mut headers = head.headers.clone();
+        // HTTP/2 has the host in the URI.
+        if let Some(host) = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
+            headers.entry(HOST).or_insert(host);
+        }
+        Ok(Target { place, slash: path.ends_with('/'), is_head, headers })
     }
 
     /// A header as text.
@@ -201,7 +206,7 @@ pub(super) enum Freshness {
     Failed,
 }
 
-fn place(path: &str) -> Result<Place, Error> {
+pub(crate) fn place(path: &str) -> Result<Place, Error> {
     let decoded: Vec<u8> = percent_decode_str(path).collect();
     let none = || Error::new(Code::BadPath, "read request", "/", "the path names no storage");
     Place::parse_anywhere(&decoded)?.ok_or_else(none)
@@ -233,7 +238,7 @@ fn parse_tag(tag: &str) -> Option<Stamp> {
 }
 
 /// A file's time as HTTP shows it.
-pub(super) fn system_time(time: FileTime) -> SystemTime {
+pub(crate) fn system_time(time: FileTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0))
 }
 
@@ -313,6 +318,10 @@ mod tests {
         assert_eq!(to("kek:7512", "/data/x").unwrap().to_string(), "/data/x");
         assert!(to("kek:7512", "https://osaka:7512/data/x").is_err());
         assert!(target(&[]).destination().is_err());
+        let second = axum::http::Request::get("https://kek:7512/data/a")
+            .header("destination", "https://kek:7512/data/x");
+        let second = Target::parse(&second.body(()).unwrap().into_parts().0).unwrap();
+        assert_eq!(second.destination().unwrap().to_string(), "/data/x", "HTTP/2 has no header Host");
         let elsewhere = target(&[("host", "kek:7512"), ("destination", "https://osaka:7512/data/x")]);
         assert!(
             elsewhere.is_between_servers() && !target(&[("destination", "/data/x")]).is_between_servers()
