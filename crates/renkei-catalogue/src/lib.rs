@@ -1,12 +1,13 @@
 //! The catalogue: the database with the durable state of a PoP.
 //!
 //! SQLite in the PoP's own directory by default, PostgreSQL where the configuration names one (`catalogue`); the same
-//! statements run on both. `transfers` and `webhooks` have the queue, `trees` and `tree*` the trees of volumes, one
+//! statements run on both. `transfers` and `webhooks` have the queue, `links` those for strangers, `trees` and `tree*` the trees of volumes, one
 //! database for each. Uses: `renkei-core`, `renkei-config`. Calls block; each statement is short. Guarantee: a write is
 //! durable when its call returns. Non-goal: data of files.
 
 mod database;
 mod duplicate;
+mod links;
 mod schema;
 mod stored;
 mod transfers;
@@ -27,6 +28,7 @@ mod trees;
 mod webhooks;
 
 pub use duplicate::duplicate;
+pub use links::StoredLink;
 pub use transfers::{
     Lane, Listing, New, Put, Row, Update, Waiting, first_digits, hex_id, no_digits, parse_id,
 };

@@ -21,6 +21,7 @@ pub(super) const QUEUE: Tables = Tables {
         include_str!("migrations/0001-queue.sql"),
         include_str!("migrations/0002-notices.sql"),
         include_str!("migrations/0003-reached.sql"),
+        include_str!("migrations/0004-links.sql"),
     ],
 };
 

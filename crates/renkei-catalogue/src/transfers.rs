@@ -206,10 +206,14 @@ impl Catalogue {
     /// Replaces a former name of a site by the current one in the indexed columns.
     pub fn rename_site(&self, former: &str, current: &str) -> Result<(), Error> {
         self.lend("rename site", |connection| {
-            let owners = "UPDATE transfer SET owner = SUBSTR(owner, 1, LENGTH(owner) - LENGTH($1)) || $2 \
-                WHERE SUBSTR(owner, LENGTH(owner) - LENGTH($1) + 1) = $1";
             let (old, new) = (format!("@{former}"), format!("@{current}"));
-            query(owners).bind(&old).bind(&new).execute(connection)?;
+            for table in ["transfer", "link"] {
+                let owners = format!(
+                    "UPDATE {table} SET owner = SUBSTR(owner, 1, LENGTH(owner) - LENGTH($1)) || $2 \
+                    WHERE SUBSTR(owner, LENGTH(owner) - LENGTH($1) + 1) = $1"
+                );
+                query(owners).bind(&old).bind(&new).execute(connection)?;
+            }
             // A lane has lines for the owner, the site of the source and that of the destination.
             for (old, new) in [
                 (format!("{old}\n"), format!("{new}\n")),

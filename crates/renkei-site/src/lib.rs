@@ -6,7 +6,7 @@
 //!
 //! [`Context`] is the state that all services share. Each service is a room, a struct that owns its state and knows the
 //! context and the rooms below it, not the site: [`Relay`](relay::Relay), [`Partners`](partners::Partners), [`Transfers`],
-//! [`VolumeService`], [`BufferService`], [`Queue`], [`DropFolders`], [`FileService`], [`Monitor`] and
+//! [`VolumeService`], [`BufferService`], [`Queue`], [`DropFolders`], [`FileService`], [`Monitor`], [`Links`](links::Links) and
 //! [`Console`](status::console::Console), made in this order. The site itself judges their work when the configuration
 //! changes, and stops them. Uses: all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the
 //! doors'.
@@ -19,6 +19,7 @@ mod checksum_cache;
 pub mod context;
 pub mod evidence;
 pub mod files;
+pub mod links;
 mod own_threads;
 pub mod partners;
 pub mod peer;
@@ -77,6 +78,7 @@ pub struct Site {
     files: Arc<FileService>,
     pub(crate) relay: Arc<relay::Relay>,
     pub(crate) volumes: Arc<VolumeService>,
+    links: links::Links,
     console: status::console::Console,
     monitor: Arc<Monitor>,
 }
@@ -111,6 +113,7 @@ impl Site {
             drop_folders,
             buffer,
             files,
+            links: links::Links::new(&context, &state),
             console: status::console::Console::new(&context),
             monitor,
             context,
@@ -174,6 +177,11 @@ impl Site {
     /// What the PoP tells of itself.
     pub fn monitor(&self) -> &Arc<Monitor> {
         &self.monitor
+    }
+
+    /// Links for people without an account.
+    pub fn links(&self) -> &links::Links {
+        &self.links
     }
 
     /// Visitors of the web pages.

@@ -4,6 +4,7 @@ use super::buffer::{BufferStatus, Room};
 use super::copy::{CopySender, OpenCopy};
 use super::data::Ticket;
 use super::file::{Changed, OpenFiles};
+use super::links::{AboutLink, LinkReply};
 use super::on_behalf::{FilesRequest, OnBehalf};
 use super::queue::{Listed, Queued, Story, Submission};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
@@ -382,6 +383,8 @@ pub enum Request {
         /// What the user wants.
         request: FilesRequest,
     },
+    /// Since wire 4: about links. Answer: `Link`.
+    Link(AboutLink),
 }
 
 impl Request {
@@ -619,6 +622,8 @@ pub enum Reply {
     Layout(CopyLayout),
     /// To `IssueToken`: the token's text.
     Token(String),
+    /// To `Link`.
+    Link(LinkReply),
 }
 
 /// The result of probing one way from a PoP to a site.

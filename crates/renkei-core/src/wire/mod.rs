@@ -14,6 +14,7 @@ pub mod data;
 pub mod file;
 mod filtered;
 pub mod frame;
+pub mod links;
 pub mod message;
 pub mod on_behalf;
 pub mod queue;

@@ -109,7 +109,8 @@ impl Request {
             | Request::KnownChecksum { .. }
             | Request::SubmitCopies(_)
             | Request::IssueToken { .. }
-            | Request::FilesFor { .. } => WireVersion::V4,
+            | Request::FilesFor { .. }
+            | Request::Link(_) => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -141,6 +142,7 @@ impl Request {
                 Err(lacks("it serves no files on behalf of users, which needs wire 4"))
             }
             Request::IssueToken { .. } => Err(lacks("it issues no tokens, which need wire 4")),
+            Request::Link(_) => Err(lacks("it makes no links, which need wire 4")),
             Request::KnownChecksum { .. } => {
                 Err(lacks("it tells no remembered checksums, which need wire 4"))
             }

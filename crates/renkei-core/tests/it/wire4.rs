@@ -14,6 +14,7 @@ use renkei_core::wire::encode;
 use renkei_core::wire::file::{
     Answer, Consistency, FileHandle, Freshness, Locality, Op, OpenFiles, Precondition, Start,
 };
+use renkei_core::wire::links::{AboutLink, LinkReply, LinkStatus};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::queue::Submission;
@@ -76,6 +77,23 @@ fn messages() -> Vec<(String, Message)> {
     let control = layouts.map(|(name, layout)| (format!("control-31-{name}"), Control::Layout(layout)));
     let reply = layouts.map(|(name, layout)| (format!("reply-26-{name}"), Reply::Layout(layout)));
     let issued = ("reply-27".to_owned(), Reply::Token("AgEDa2Vr".into()));
+    let status = LinkStatus {
+        id: "3f2a91c0".into(),
+        place: place("/data/run7"),
+        created: 1_700_000_000,
+        until: 1_700_003_600,
+        limit: None,
+        opens: 1,
+        downloads: 300,
+        bytes: u64::MAX,
+        used: Some(1_700_000_001),
+    };
+    let links = [
+        ("created", LinkReply::Created { id: "3f2a91c0".into(), path: "/~link/00/run7".into() }),
+        ("all", LinkReply::All(vec![status])),
+        ("revoked", LinkReply::Revoked),
+    ];
+    let links = links.map(|(name, reply)| (format!("reply-28-{name}"), Reply::Link(reply)));
     let senders = [
         ("asker", CopySender::Asker),
         ("pop-for", CopySender::PopFor(vec![vec![48, 130], vec![48]])),
@@ -95,8 +113,15 @@ fn messages() -> Vec<(String, Message)> {
         Request::IssueToken { caveats: vec!["path:/data".into(), "activity:LIST".into()], seconds: 3600 };
     requests.push(("request-46".into(), token));
     requests.extend(on_behalf());
+    let abouts = [
+        ("create", AboutLink::Create { place: place("/data/run7"), seconds: 3600, limit: Some(20) }),
+        ("list", AboutLink::List),
+        ("revoke", AboutLink::Revoke("3f2a91c0".into())),
+    ];
+    requests.extend(abouts.map(|(name, about)| (format!("request-48-{name}"), Request::Link(about))));
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
-    let reply = reply.into_iter().chain([issued]).map(|(name, message)| (name, Message::Reply(message)));
+    let reply =
+        reply.into_iter().chain([issued]).chain(links).map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
     let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
     let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];
@@ -193,10 +218,10 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 
 #[test]
 fn every_message_is_recorded() {
-    assert!(has_variant::<Control>(31) && has_variant::<Request>(47) && has_variant::<Reply>(27));
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(48) && has_variant::<Reply>(28));
     assert!(has_variant::<Op>(32) && has_variant::<Answer>(14));
     assert!(!has_variant::<Control>(32), "record the new message here");
-    assert!(!has_variant::<Request>(48), "record the new request here");
-    assert!(!has_variant::<Reply>(28), "record the new reply here");
+    assert!(!has_variant::<Request>(49), "record the new request here");
+    assert!(!has_variant::<Reply>(29), "record the new reply here");
     assert!(!has_variant::<Op>(33) && !has_variant::<Answer>(15), "record the new operation here");
 }

@@ -4,6 +4,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::Place;
 use renkei_core::wire::copy::{CopySender, OpenCopy};
+use renkei_core::wire::links::AboutLink;
 use renkei_core::wire::message::{BATCH_ENTRIES, Control, Reply, Request, Summary};
 use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::{parts, violation};
@@ -277,6 +278,12 @@ fn operate(
         Request::Buffer => Reply::Buffer(site.buffer().buffer_status(Caller::User(access))?),
         Request::Volume(about) => Reply::Volume(site.volumes().about_volume_for(access, about, stop)?),
         Request::Unfinished(about) => Reply::Unfinished(site.transfers().unfinished(access, &about)?),
+        Request::Link(about) => {
+            if let AboutLink::Create { place, .. } = &about {
+                site.file_service().stat(access, Some(place.clone()))?;
+            }
+            Reply::Link(site.links().about(access, about)?)
+        }
         Request::Console => Reply::Console(site.console().issue_link(Caller::User(access))?),
         other => return Err(violation("request", format_args!("{other:?}"))),
     })

@@ -119,7 +119,7 @@ fn of_user(site: &SiteName, context: &Context) -> Result<Link, Error> {
 }
 
 /// The name under which the site was reached, else its address; and the address.
-fn endpoint(session: &Session, context: &Context) -> Result<(String, SocketAddr), Error> {
+pub(crate) fn endpoint(session: &Session, context: &Context) -> Result<(String, SocketAddr), Error> {
     let home = context.home()?;
     let trust = Trust::load(&user_home(&home).unwrap_or(home))?;
     let Transport::Direct(address, _) = session.reach else {

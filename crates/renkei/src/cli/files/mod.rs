@@ -10,6 +10,7 @@ pub(crate) mod df;
 pub(crate) mod done;
 pub(crate) mod du;
 pub(crate) mod find;
+pub(crate) mod link;
 pub(crate) mod ln;
 pub(crate) mod local_tree;
 pub(crate) mod ls;
