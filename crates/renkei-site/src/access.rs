@@ -236,6 +236,20 @@ impl Access {
         self.proof.chain().iter().map(|certificate| certificate.to_vec()).collect()
     }
 
+    /// The evidence of a console session that was opened with this access; none if another PoP acts for its principal.
+    pub(super) fn session_evidence(&self) -> Option<Evidence> {
+        let own = self.via.is_none() && !matches!(self.proof.evidence, Evidence::Session(_));
+        own.then(|| Evidence::Session(Arc::new(self.proof.clone())))
+    }
+
+    /// Whether the credential, a restricted one in particular, gives one of these sets of rights to a place.
+    pub fn may(&self, place: &Place, any_of: &[Rights]) -> bool {
+        let allows = |scope: &Arc<Scope>| {
+            any_of.iter().any(|rights| scope.allows(&self.snapshot.site, place, *rights))
+        };
+        self.proof.scope.as_ref().is_none_or(allows)
+    }
+
     /// The site that authorised it.
     pub fn site(&self) -> &str {
         self.snapshot.site.as_str()

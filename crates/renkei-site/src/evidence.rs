@@ -1,8 +1,9 @@
 //! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
 //!
 //! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (SSH keys, keys of S3) are further variants; what stands on a
-//! [`Proof`](crate::access::Proof) need not know them.
+//! [`Proof`] need not know them.
 
+use crate::access::Proof;
 use crate::snapshot::Snapshot;
 use crate::token::ShownToken;
 use renkei_core::error::{Code, Error};
@@ -25,6 +26,8 @@ pub enum Evidence {
     Uid(u32),
     /// A bearer token.
     Token(ShownToken),
+    /// A session of the console, with what its user showed to get it.
+    Session(Arc<Proof>),
     /// The word of this agent's PoP.
     Word(PopWord),
 }
@@ -65,6 +68,7 @@ impl Evidence {
     pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
         match self {
             Evidence::Chain(chain) => chain,
+            Evidence::Session(earlier) => earlier.chain(),
             Evidence::Grid(_) | Evidence::Uid(_) | Evidence::Token(_) | Evidence::Word(_) => &[],
         }
     }
@@ -91,6 +95,8 @@ impl Evidence {
                 Ok((Principal::user(&now.site, &account.name)?, None))
             }
             Evidence::Token(shown) => shown.judge(now, at),
+            // A certificate may expire while its session goes on, as in a transfer.
+            Evidence::Session(earlier) => earlier.evidence.judge(now, earlier.at),
             Evidence::Word(word) => word.judge(now, at),
         }
     }
@@ -100,14 +106,16 @@ impl Evidence {
     /// # Errors
     /// As [`Evidence::judge`]; `NotMapped` if it proves another principal by now.
     pub(crate) fn judge_again(&self, was: &Principal, now: &Snapshot, at: SystemTime) -> Result<(), Error> {
-        if let Evidence::Token(shown) = self {
-            return shown.judge_again(was, now, at);
+        match self {
+            Evidence::Token(shown) => return shown.judge_again(was, now, at),
+            Evidence::Session(earlier) => return earlier.evidence.judge_again(was, now, earlier.at),
+            Evidence::Chain(_) | Evidence::Grid(_) | Evidence::Uid(_) | Evidence::Word(_) => {}
         }
         let (principal, _) = self.judge(now, at)?;
         let cause = match self {
             Evidence::Uid(uid) => format!("uid {uid} is {principal} by now"),
             Evidence::Grid(_) => format!("the certificate is for {principal} by now"),
-            Evidence::Chain(_) | Evidence::Token(_) => return Ok(()),
+            Evidence::Chain(_) | Evidence::Token(_) | Evidence::Session(_) | Evidence::Word(_) => return Ok(()),
         };
         match principal == *was {
             true => Ok(()),
@@ -120,7 +128,8 @@ impl Evidence {
         match self {
             Evidence::Token(shown) => Some(shown.holder()),
             Evidence::Grid(chain) => claimed_name(chain),
-            Evidence::Chain(_) | Evidence::Uid(_) => None,
+            Evidence::Session(earlier) => earlier.evidence.holder(),
+            Evidence::Chain(_) | Evidence::Uid(_) | Evidence::Word(_) => None,
         }
     }
 }

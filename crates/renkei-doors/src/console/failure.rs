@@ -7,7 +7,7 @@ use renkei_core::wire::message::EntryFailure;
 use std::collections::BTreeMap;
 
 /// The whole error.
-pub(super) fn whole(error: &Error) -> Html {
+pub(crate) fn whole(error: &Error) -> Html {
     let row = error.code.row();
     let mut html = Html::of("<p class=\"badly\"><strong>{}: {}</strong></p>", &[&row.id, &row.title]);
     let mut facts = Facts::new();

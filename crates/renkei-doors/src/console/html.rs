@@ -1,28 +1,28 @@
 //! HTML without injection: templates are constants, and values are escaped.
 
-pub(super) use renkei_core::units::counted;
+pub(crate) use renkei_core::units::counted;
 use renkei_core::units::human;
 use std::fmt::{self, Display, Write};
 
 /// A piece of a page.
 #[derive(Clone, Default)]
-pub(super) struct Html(String);
+pub(crate) struct Html(String);
 
 impl Html {
     /// An empty piece.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Html::default()
     }
 
     /// A template with its values, see [`Html::put`].
-    pub(super) fn of(template: &'static str, values: &[&dyn Display]) -> Self {
+    pub(crate) fn of(template: &'static str, values: &[&dyn Display]) -> Self {
         let mut html = Html::new();
         html.put(template, values);
         html
     }
 
     /// Adds a template, in which each `{}` becomes the next value, escaped for text and for quoted attributes.
-    pub(super) fn put(&mut self, template: &'static str, values: &[&dyn Display]) -> &mut Self {
+    pub(crate) fn put(&mut self, template: &'static str, values: &[&dyn Display]) -> &mut Self {
         debug_assert_eq!(template.matches("{}").count(), values.len(), "{template}");
         let mut pieces = template.split("{}");
         self.0.push_str(pieces.next().unwrap_or_default());
@@ -34,7 +34,7 @@ impl Html {
     }
 
     /// A sentence whose parts between two `\`` are shown as code.
-    pub(super) fn marked(sentence: &str) -> Self {
+    pub(crate) fn marked(sentence: &str) -> Self {
         let mut html = Html::new();
         for (index, piece) in sentence.split('`').enumerate() {
             match index % 2 {
@@ -46,18 +46,18 @@ impl Html {
     }
 
     /// Adds a piece.
-    pub(super) fn add(&mut self, piece: Html) -> &mut Self {
+    pub(crate) fn add(&mut self, piece: Html) -> &mut Self {
         self.0.push_str(&piece.0);
         self
     }
 
     /// Whether nothing was added.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The markup as text.
-    pub(super) fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.0
     }
 }
@@ -82,19 +82,19 @@ impl fmt::Write for Escaping<'_> {
 }
 
 /// A table that a narrow screen shows as a list of cards.
-pub(super) struct Table {
+pub(crate) struct Table {
     heads: &'static [&'static str],
     rows: Html,
 }
 
 impl Table {
     /// A table with these heads, which name the columns for screen readers too.
-    pub(super) fn new(heads: &'static [&'static str]) -> Self {
+    pub(crate) fn new(heads: &'static [&'static str]) -> Self {
         Table { heads, rows: Html::new() }
     }
 
     /// Adds a row of as many cells as heads; the first is the row's name.
-    pub(super) fn row(&mut self, cells: Vec<Html>) {
+    pub(crate) fn row(&mut self, cells: Vec<Html>) {
         debug_assert_eq!(cells.len(), self.heads.len());
         self.rows.put("<tr role=\"row\">", &[]);
         for (index, (cell, head)) in cells.into_iter().zip(self.heads).enumerate() {
@@ -110,7 +110,7 @@ impl Table {
     }
 
     /// The finished table, with its caption; `none` if it has no rows.
-    pub(super) fn finish(self, caption: &str, none: &str) -> Html {
+    pub(crate) fn finish(self, caption: &str, none: &str) -> Html {
         if self.rows.is_empty() {
             return Html::of("<p class=\"none\">{}</p>", &[&none]);
         }
@@ -126,28 +126,28 @@ impl Table {
 
 /// A list of names with their values.
 #[derive(Default)]
-pub(super) struct Facts(Html);
+pub(crate) struct Facts(Html);
 
 impl Facts {
     /// An empty list.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Facts::default()
     }
 
     /// Adds a fact in plain text.
-    pub(super) fn text(&mut self, name: &'static str, value: &dyn Display) -> &mut Self {
+    pub(crate) fn text(&mut self, name: &'static str, value: &dyn Display) -> &mut Self {
         self.0.put("<div><dt>{}</dt><dd><bdi>{}</bdi></dd></div>", &[&name, value]);
         self
     }
 
     /// Adds a fact.
-    pub(super) fn add(&mut self, name: &'static str, value: Html) -> &mut Self {
+    pub(crate) fn add(&mut self, name: &'static str, value: Html) -> &mut Self {
         self.0.put("<div><dt>{}</dt><dd>", &[&name]).add(value).put("</dd></div>", &[]);
         self
     }
 
     /// The finished list.
-    pub(super) fn finish(self) -> Html {
+    pub(crate) fn finish(self) -> Html {
         let mut html = Html::of("<dl class=\"facts\">", &[]);
         html.add(self.0).put("</dl>", &[]);
         html
@@ -155,12 +155,12 @@ impl Facts {
 }
 
 /// Bytes, for people.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     if bytes < 1024 { counted(bytes, "byte", "bytes") } else { human(bytes) }
 }
 
 /// A cell of plain text.
-pub(super) fn text(value: impl Display) -> Html {
+pub(crate) fn text(value: impl Display) -> Html {
     Html::of("<bdi>{}</bdi>", &[&value])
 }
 

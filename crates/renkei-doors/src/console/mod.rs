@@ -6,12 +6,13 @@
 
 mod certificates;
 mod chart;
-mod failure;
-mod html;
+pub(crate) mod failure;
+mod files;
+pub(crate) mod html;
 mod links;
 mod mapping;
 mod overview;
-mod page;
+pub(crate) mod page;
 mod queued;
 mod rules;
 mod run;
@@ -56,6 +57,7 @@ pub(super) fn router() -> Router<Arc<Site>> {
     Router::new()
         .route("/", get(|| async { Redirect::to("/console") }))
         .route("/console", seen(|site, visitor| Some(overview::page(site, visitor))))
+        .route("/console/files", seen(|site, visitor| Some(files::page(site, visitor))))
         .route("/console/links", seen(|site, visitor| Some(links::page(site, visitor))))
         .route("/console/storages", seen(|site, visitor| Some(storages::page(site, visitor))))
         .route("/console/volumes", seen(|site, visitor| Some(volumes::page(site, visitor))))
@@ -79,6 +81,14 @@ pub(super) fn router() -> Router<Arc<Site>> {
             "/console/script.js",
             get(|| asset("text/javascript; charset=utf-8", include_str!("script.js"))),
         )
+        .route(
+            "/console/files.js",
+            get(|| asset("text/javascript; charset=utf-8", include_str!("../pages/files.js"))),
+        )
+        .route(
+            "/console/files.css",
+            get(|| asset("text/css; charset=utf-8", include_str!("../pages/files.css"))),
+        )
         .route("/console/icon.svg", get(|| asset("image/svg+xml", include_str!("icon.svg"))))
         .layer(DefaultBodyLimit::max(MAX_FORM_BYTES))
         .layer(map_response(guard))
@@ -86,6 +96,12 @@ pub(super) fn router() -> Router<Arc<Site>> {
 
 /// Sets the security headers of every answer.
 async fn guard(mut response: Response) -> Response {
+    guard_headers(&mut response);
+    response
+}
+
+/// Sets the security headers of a page.
+pub(crate) fn guard_headers(response: &mut Response) {
     let headers: [(HeaderName, &str); 6] = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_FRAME_OPTIONS, "DENY"),
@@ -97,14 +113,13 @@ async fn guard(mut response: Response) -> Response {
     for (name, value) in headers {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    response
 }
 
 async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
-fn answer(status: StatusCode, page: Html) -> Response {
+pub(crate) fn answer(status: StatusCode, page: Html) -> Response {
     (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], page.into_text()).into_response()
 }
 
@@ -129,7 +144,7 @@ fn set_cookie(site: &Site, value: &str, seconds: u32) -> HeaderValue {
 }
 
 /// The visitor of a session cookie.
-fn visitor(site: &Site, headers: &HeaderMap) -> Option<Visitor> {
+pub(crate) fn visitor(site: &Site, headers: &HeaderMap) -> Option<Visitor> {
     cookie(site, headers).and_then(|secret| site.console().visitor(secret))
 }
 
@@ -264,7 +279,7 @@ async fn drop_unfinished(site: Arc<Site>, headers: HeaderMap, sent: Sent, id: Op
 
 /// Whether a form was sent by a page of this PoP, by the browser's headers (CSRF check); other clients send none of
 /// them. In HTTP/2 the host is in the URI, not in a header.
-fn is_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
+pub(crate) fn is_from_here(uri: &Uri, headers: &HeaderMap) -> bool {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let is_same_site = text(&HeaderName::from_static("sec-fetch-site"))
         .is_none_or(|from| matches!(from, "same-origin" | "none"));

@@ -8,9 +8,11 @@ use std::fmt::Display;
 
 /// The tab that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tab {
+pub(crate) enum Tab {
     /// The overview.
     Overview,
+    /// The storages, and the folders in them.
+    Files,
     /// The list of transfers, and the page of one.
     Transfers,
     /// Unfinished copies.
@@ -36,8 +38,9 @@ pub(super) enum Tab {
 }
 
 /// The tabs with their paths and names.
-const TABS: [(Tab, &str, &str); 11] = [
+const TABS: [(Tab, &str, &str); 12] = [
     (Tab::Overview, "/console", "Overview"),
+    (Tab::Files, "/console/files", "Files"),
     (Tab::Transfers, "/console/transfers", "Transfers"),
     (Tab::Unfinished, "/console/unfinished", "Unfinished"),
     (Tab::Rules, "/console/rules", "Drop folders"),
@@ -59,7 +62,7 @@ impl Tab {
 }
 
 /// A page being built.
-pub(super) struct Page {
+pub(crate) struct Page {
     tab: Tab,
     title: String,
     content: Html,
@@ -69,17 +72,17 @@ pub(super) struct Page {
 
 impl Page {
     /// An empty page.
-    pub(super) fn new(tab: Tab, title: impl Display) -> Self {
+    pub(crate) fn new(tab: Tab, title: impl Display) -> Self {
         Page { tab, title: title.to_string(), content: Html::new(), pause: 1 }
     }
 
     /// Sets the polling interval: the content changes slowly, or is expensive.
-    pub(super) fn every(self, seconds: u32) -> Self {
+    pub(crate) fn every(self, seconds: u32) -> Self {
         Page { pause: seconds, ..self }
     }
 
     /// Adds a live part with a heading, which the script replaces when it changed; `id` is unique on the page.
-    pub(super) fn part(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
+    pub(crate) fn part(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
         self.content
             .put("<section id=\"{}\" data-live aria-labelledby=\"{}-head\">", &[&id, &id])
             .put("<h2 id=\"{}-head\">{}</h2>", &[&id, &heading])
@@ -89,7 +92,7 @@ impl Page {
     }
 
     /// Adds a static part.
-    pub(super) fn still(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
+    pub(crate) fn still(mut self, id: &'static str, heading: &'static str, content: Html) -> Self {
         self.content
             .put("<section id=\"{}\" aria-labelledby=\"{}-head\">", &[&id, &id])
             .put("<h2 id=\"{}-head\">{}</h2>", &[&id, &heading])
@@ -98,8 +101,24 @@ impl Page {
         self
     }
 
+    /// Adds content that has sections of its own, or needs none.
+    pub(crate) fn content(mut self, content: Html) -> Self {
+        self.content.add(content);
+        self
+    }
+
+    /// The whole page for a client without a session of the console.
+    pub(crate) fn finish_outside(self, site: &SiteName) -> Html {
+        let mut html = head(site, &self.title);
+        html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p></header>", &[site])
+            .put("<main id=\"main\"><h1>{}</h1>", &[&self.title])
+            .add(self.content)
+            .put("</main></body></html>", &[]);
+        html
+    }
+
     /// The whole page for a visitor.
-    pub(super) fn finish(self, site: &SiteName, visitor: &Visitor) -> Html {
+    pub(crate) fn finish(self, site: &SiteName, visitor: &Visitor) -> Html {
         let mut html = head(site, &self.title);
         html.put("<header><p class=\"site\"><b>renkei</b> <span>{}</span></p>", &[site]);
         html.put("<nav class=\"tabs\" aria-label=\"Pages\"><ul>", &[]);
@@ -118,7 +137,7 @@ impl Page {
 }
 
 /// The CSRF token, which proves that a form is from a page of the visitor's session.
-pub(super) fn token(visitor: &Visitor) -> Html {
+pub(crate) fn token(visitor: &Visitor) -> Html {
     Html::of("<input type=\"hidden\" name=\"token\" value=\"{}\">", &[&visitor.form_token()])
 }
 
@@ -149,7 +168,7 @@ fn how_to_come(site: &SiteName) -> Html {
 }
 
 /// The page without a session: what the console is, and how to log in.
-pub(super) fn closed(site: &SiteName) -> Html {
+pub(crate) fn closed(site: &SiteName) -> Html {
     let mut what = Html::of(
         "<p>This is the console of <b>{}</b>: a renkei PoP, which moves research data between sites. It shows transfers, \
          storages, volumes and what needs attention.</p><h2>Log in</h2><p>There is no password. Type this where you use \
@@ -162,8 +181,28 @@ pub(super) fn closed(site: &SiteName) -> Html {
     outside(site, "You are not logged in", what)
 }
 
+/// The page for a browser without a session that asks for files.
+pub(crate) fn files_closed(site: &SiteName) -> Html {
+    let why = Html::of(
+        "<p>Files of <b>{}</b> are shown to users who are logged in. There is no password: type this where you use renkei, \
+         and open the link that it prints within five minutes:</p><p><code class=\"type\">renkei console {}</code></p>\
+         <p>A browser that came from another page does not show that it is logged in: <a href=\"\">try again</a>.</p>",
+        &[site, site],
+    );
+    outside(site, "You are not logged in", why)
+}
+
+/// The page for the administrator, who has no files.
+pub(crate) fn files_of_users() -> Html {
+    Html::of(
+        "<p>Files are opened as the account of a user, and the administrator of the PoP is none. Log in as one: \
+         <code>renkei login</code>, then <code>renkei console SITE</code>.</p>",
+        &[],
+    )
+}
+
 /// The page for an unknown address.
-pub(super) fn nothing_here(site: &SiteName) -> Html {
+pub(crate) fn nothing_here(site: &SiteName) -> Html {
     let why = Html::of(
         "<p>This is a renkei PoP. Its <a href=\"/console\">console</a> is at <code>/console</code>, for monitoring there \
          are <code>/healthz</code> and <code>/metrics</code>.</p>",
@@ -173,7 +212,7 @@ pub(super) fn nothing_here(site: &SiteName) -> Html {
 }
 
 /// The link is used up or expired.
-pub(super) fn refused(site: &SiteName) -> Html {
+pub(crate) fn refused(site: &SiteName) -> Html {
     let mut why = Html::of(
         "<p>A link can be used once, within five minutes. This one was used, or is too old.</p>",
         &[],
@@ -183,7 +222,7 @@ pub(super) fn refused(site: &SiteName) -> Html {
 }
 
 /// The form is not from a page of the session.
-pub(super) fn not_own_form(site: &SiteName) -> Html {
+pub(crate) fn not_own_form(site: &SiteName) -> Html {
     let why = Html::of(
         "<p>It was not sent by a page of your session. Go <a href=\"/console\">back</a>, and try again.</p>",
         &[],
@@ -192,14 +231,14 @@ pub(super) fn not_own_form(site: &SiteName) -> Html {
 }
 
 /// The page of an action that failed.
-pub(super) fn not_done(error: &Error, tab: Tab, back: &'static str) -> Page {
+pub(crate) fn not_done(error: &Error, tab: Tab, back: &'static str) -> Page {
     let mut why = super::failure::whole(error);
     why.put("<p><a href=\"{}\">Back</a></p>", &[&back]);
     Page::new(tab, "That was not done").still("why", "Why", why)
 }
 
 /// The page of an unknown item.
-pub(super) fn missing() -> Page {
+pub(crate) fn missing() -> Page {
     let why = Html::of(
         "<p>There is nothing of that name that you may see. The PoP remembers the newest transfers that ran since its start, and those of its queue.</p>",
         &[],
@@ -208,7 +247,7 @@ pub(super) fn missing() -> Page {
 }
 
 /// The page of a login link.
-pub(super) fn log_in(site: &SiteName, link: &str) -> Html {
+pub(crate) fn log_in(site: &SiteName, link: &str) -> Html {
     let form = Html::of(
         "<form method=\"post\" action=\"/console/login\" data-send><input type=\"hidden\" name=\"t\" value=\"{}\">\
          <button>Log in</button></form>",

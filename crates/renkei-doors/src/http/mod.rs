@@ -1,7 +1,7 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
 //! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
-//! `activity` tells an idle connection. The pages of the console are in `console`, files in `webdav`.
+//! `activity` tells an idle connection. The pages of the console are in `console`, files in `pages` and `webdav`.
 
 pub(crate) mod activity;
 mod buffered_socket;
@@ -9,12 +9,13 @@ mod metrics;
 
 use crate::admission::Slot;
 use crate::console;
-use crate::webdav::{self, Client};
+use crate::pages;
+use crate::webdav::Client;
 use activity::Activity;
 use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{any, get};
+use axum::routing::get;
 use axum::{Json, Router};
 use buffered_socket::BufferedSocket;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -93,7 +94,7 @@ async fn idle(activity: &Activity) {
 
 fn router(site: Arc<Site>, client: Client) -> Router {
     let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
-    let files = Router::new().route("/{*path}", any(webdav::handle)).layer(Extension(client));
+    let files = pages::router().layer(Extension(client));
     router.merge(console::router()).merge(files).with_state(site)
 }
 

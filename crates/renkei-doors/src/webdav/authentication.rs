@@ -30,10 +30,12 @@ pub(crate) struct Client {
 }
 
 /// The evidence of a request, if it shows any.
-pub(super) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
+pub(crate) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
     let shown = |text: String| Evidence::Token(ShownToken { text: text.trim().into(), from: client.address });
     let token = header_token(head).or_else(|| query_token(head));
-    token.map(shown).or_else(|| client.chain.clone().map(Evidence::of_chain))
+    let by_client = token.map(shown).or_else(|| client.chain.clone().map(Evidence::of_chain));
+    // That of a browser's session is attached by the pages, which check whose page sent the request.
+    by_client.or_else(|| head.extensions.get::<Evidence>().cloned())
 }
 
 fn header_token(head: &Parts) -> Option<String> {
@@ -52,7 +54,7 @@ fn query_token(head: &Parts) -> Option<String> {
 }
 
 /// The answer to a client that proves nothing.
-pub(super) fn unauthenticated(site: &Site) -> Response {
+pub(crate) fn unauthenticated(site: &Site) -> Response {
     let cause = "neither a token nor a certificate was shown; clients that offer HTTP/2 are not asked for a certificate (curl: --http1.1 --cert FILE --key FILE)";
     let error = Error::new(Code::NotAllowed, "authenticate", "", cause).at(site.name().as_str());
     challenge(site, problem_as(StatusCode::UNAUTHORIZED, &error))

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// Makes the next block of a body, or none at its end; blocks.
-pub(super) type NextBlock = Box<dyn FnMut() -> Result<Option<Bytes>, Error> + Send>;
+pub(crate) type NextBlock = Box<dyn FnMut() -> Result<Option<Bytes>, Error> + Send>;
 
 /// The size of the next block of a body: large for a fast client; small for a slow one, of which there may be thousands.
 pub(super) struct BlockSize {
@@ -96,7 +96,7 @@ impl Drop for Block {
 }
 
 /// A body whose next block is made while the client takes the one before.
-pub(super) fn streamed(next: NextBlock, activity: Activity) -> Body {
+pub(crate) fn streamed(next: NextBlock, activity: Activity) -> Body {
     let made = Some(make(next, &activity));
     Body::new(Streamed { made, activity })
 }
@@ -145,7 +145,7 @@ const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 ///
 /// # Errors
 /// `TooManyEntries` if it is too long; `ConnectionLost`.
-pub(super) async fn document(mut body: Body, activity: &Activity) -> Result<Vec<u8>, Error> {
+pub(crate) async fn document(mut body: Body, activity: &Activity) -> Result<Vec<u8>, Error> {
     let mut document = Vec::new();
     while let Some(data) = next_data(&mut body).await? {
         activity.step();

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use renkei_core::error::{Code, Error, Kind, Retry};
 
 /// The status of an error: by its code where HTTP has one, else by its kind.
-pub(super) fn status(error: &Error) -> StatusCode {
+pub(crate) fn status(error: &Error) -> StatusCode {
     match error.code {
         Code::PathExists | Code::VersionReplaced => StatusCode::PRECONDITION_FAILED,
         Code::NotADirectory | Code::IsADirectory | Code::NotEmpty => StatusCode::CONFLICT,
@@ -39,7 +39,7 @@ fn by_kind(error: &Error) -> StatusCode {
 }
 
 /// The response to a failure: code, cause and remedy.
-pub(super) fn problem(error: &Error) -> Response {
+pub(crate) fn problem(error: &Error) -> Response {
     problem_as(status(error), error)
 }
 
@@ -68,7 +68,7 @@ pub(super) fn missing_parent(error: Error) -> Result<Response, Error> {
 }
 
 /// The error of a request that cannot be read.
-pub(super) fn invalid(cause: impl std::fmt::Display) -> Error {
+pub(crate) fn invalid(cause: impl std::fmt::Display) -> Error {
     Error::new(Code::UsageInvalid, "read request", "", cause)
 }
 

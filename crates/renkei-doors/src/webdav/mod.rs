@@ -8,23 +8,23 @@
 //!
 //! Non-goals so far: transfers between servers.
 
-mod authentication;
-mod body;
+pub(crate) mod authentication;
+pub(crate) mod body;
 mod conditions;
 mod copy;
 mod dead_properties;
 mod digest;
-mod error;
+pub(crate) mod error;
 mod locks;
 mod macaroon_request;
-mod multistatus;
+pub(crate) mod multistatus;
 mod namespace;
 mod properties;
 mod propfind;
 mod proppatch;
 mod read;
-mod request;
-mod session;
+pub(crate) mod request;
+pub(crate) mod session;
 mod write;
 mod xml;
 
@@ -143,7 +143,7 @@ fn is_for_macaroon(target: &Target) -> bool {
 }
 
 /// Whether a path is one of the PoP's own pages, or can be of no storage.
-fn is_page(path: &str) -> bool {
+pub(crate) fn is_page(path: &str) -> bool {
     let first = path.split('/').nth(1).unwrap_or_default();
     let site = first.strip_suffix(':').or(first.strip_suffix("%3A")).or(first.strip_suffix("%3a"));
     OWN_PAGES.contains(&first) || !is_label(site.unwrap_or(first))

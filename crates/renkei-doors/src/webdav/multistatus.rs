@@ -22,7 +22,7 @@ pub(super) const END: &str = "</D:multistatus>\n";
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// The path of a place in URLs.
-pub(super) fn address(place: &Place, is_dir: bool) -> String {
+pub(crate) fn address(place: &Place, is_dir: bool) -> String {
     let path = percent_encode(place.path.as_bytes(), ESCAPED);
     let (before, after) = (if place.path.is_root() { "" } else { "/" }, if is_dir { "/" } else { "" });
     format!("/{}{before}{path}{after}", place.storage)

@@ -10,15 +10,15 @@ use renkei_site::evidence::Evidence;
 use std::sync::Arc;
 
 /// An authenticated client, for one request.
-pub(super) struct Session {
-    pub(super) site: Arc<Site>,
-    pub(super) access: Access,
-    pub(super) proof: Proof,
+pub(crate) struct Session {
+    pub(crate) site: Arc<Site>,
+    pub(crate) access: Access,
+    pub(crate) proof: Proof,
 }
 
 impl Session {
     /// Authenticates and authorises the client. Blocks: files of the PoP are read.
-    pub(super) fn open(site: Arc<Site>, evidence: Evidence) -> Result<Self, Error> {
+    pub(crate) fn open(site: Arc<Site>, evidence: Evidence) -> Result<Self, Error> {
         let proof = site.authenticate(evidence)?;
         let access = site.authorise(&proof)?;
         Ok(Session { site, access, proof })
@@ -26,7 +26,7 @@ impl Session {
 
     /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
     /// path's parent.
-    pub(super) fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
+    pub(crate) fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
         let root = Place { storage: place.storage.clone(), path: RelPath::root() };
         match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
             (Ok(files), _, _) => Ok((files, place.path.clone())),

@@ -7,6 +7,7 @@
 
 use crate::Context;
 use crate::access::{Access, Caller};
+use crate::evidence::Evidence;
 use renkei_config::random::random_bytes;
 use renkei_core::error::Error;
 use renkei_mover::hex;
@@ -100,6 +101,11 @@ impl Visitor {
     /// The visitor as a caller.
     pub fn caller(&self) -> Caller<'_> {
         self.access.as_deref().map_or(Caller::Administrator, Caller::User)
+    }
+
+    /// What proves the visitor to be a user; none for the administrator, and for those for whom another PoP spoke.
+    pub fn evidence(&self) -> Option<Evidence> {
+        self.access.as_ref()?.session_evidence()
     }
 
     /// The visitor's name.

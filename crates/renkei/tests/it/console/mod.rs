@@ -2,6 +2,7 @@
 
 pub(crate) mod browser;
 pub(crate) mod conditions;
+pub(crate) mod files;
 pub(crate) mod inventory;
 pub(crate) mod list;
 pub(crate) mod pages;

@@ -69,7 +69,7 @@ fn pages_fit_their_screen_and_can_be_read() {
 }
 
 /// Texts whose contrast is less than the 4.5 to 1 of WCAG 2, section 1.4.3, each with its element.
-const PALE: &str = "(() => {
+pub(super) const PALE: &str = "(() => {
     const parts = (color) => color.match(/[\\d.]+/g).map(Number);
     const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
     const light = (color) => {
@@ -92,7 +92,7 @@ const PALE: &str = "(() => {
 })()";
 
 /// Controls, drawings and regions without a name, and headings that skip a level.
-const NAMELESS: &str = "(() => {
+pub(super) const NAMELESS: &str = "(() => {
     const named = (element) => element.innerText?.trim() || element.labels?.[0]?.innerText.trim() || element.getAttribute('aria-label')
         || element.getAttribute('aria-labelledby') || element.getAttribute('aria-hidden');
     const all = [...document.querySelectorAll('a, button, svg, section, nav, input:not([type=hidden]), select')].filter((element) => !named(element));

@@ -4,6 +4,7 @@ mod changes;
 mod clients;
 mod elsewhere;
 mod grid;
+mod links;
 mod tokens;
 
 use crate::federation::Site;
