@@ -119,6 +119,8 @@ pub const FIELDS: &[Field] = &[
                  site's own. Read again when it changes." },
     Field { key: "web.key", kind: Type::Text, default: "", env: "RENKEI_WEB_KEY",
         effect: "Its private key: a PEM file of mode 600, as an absolute path." },
+    Field { key: "web.public_space_report", kind: Type::Bool, default: "false", env: "RENKEI_WEB_PUBLIC_SPACE_REPORT",
+        effect: "Show the space report (`/srr.json`: names and sizes of storages and volumes) to everybody, and not to users alone." },
     Field { key: "grid.directory", kind: Type::Text, default: "/etc/grid-security", env: "RENKEI_GRID_DIRECTORY",
         effect: "The directory with the files of grid services. Those of its files that exist are used: certificates/ (authorities), grid-mapfile, \
                  voms-mapfile, vomsdir/, hostcert.pem with hostkey.pem. Empty: none but those that other fields name." },

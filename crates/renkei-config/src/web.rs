@@ -15,6 +15,8 @@ pub struct Web {
     /// The private key of it, PEM.
     #[serde(deserialize_with = "absolute_or_empty")]
     pub key: PathBuf,
+    /// Whether everybody may read the space report.
+    pub public_space_report: bool,
 }
 
 impl Web {

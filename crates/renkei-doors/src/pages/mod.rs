@@ -14,6 +14,7 @@ mod link;
 mod listing;
 mod preview;
 mod query;
+mod space_report;
 mod tar;
 
 use crate::console::html::Html;
@@ -53,9 +54,10 @@ const TOKEN: HeaderName = HeaderName::from_static("x-renkei-token");
 /// The policy of users' content: whatever it is, no script of it runs, and it is of no origin.
 const SANDBOX: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self'";
 
-/// The paths of files and links: all but those of the PoP's own pages.
+/// The paths of files, links and the space report: all but those of the PoP's own pages.
 pub(crate) fn router() -> Router<Arc<Site>> {
     Router::new()
+        .route("/srr.json", any(space_report::answer))
         .route(&format!("{PREFIX}{{*path}}"), any(link::handle))
         .route("/{*path}", any(handle))
 }

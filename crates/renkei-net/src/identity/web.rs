@@ -366,7 +366,8 @@ mod tests {
     #[test]
     fn an_unusable_key_pair_leaves_the_previous_one() {
         let dir = tempfile::tempdir().unwrap();
-        let web = Web { certificate: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+        let (certificate, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+        let web = Web { certificate, key, ..Web::default() };
         let one = WebCertificate::default();
         let hosts = || one.used().map(|used| used.hosts.clone()).unwrap_or_default();
         one.look(&web);

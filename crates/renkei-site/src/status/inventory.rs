@@ -6,6 +6,7 @@
 use super::Monitor;
 use super::conditions::Condition;
 use super::console::Visitor;
+use crate::access::Caller;
 use crate::queue::drop_folders::{RuleState, label};
 use crate::volume::admin::manages;
 use crate::workers::Worker;
@@ -134,8 +135,13 @@ impl Monitor {
 
     /// The names of the volumes that a visitor may see.
     pub fn volumes_seen(&self, visitor: &Visitor) -> Vec<String> {
+        self.volumes_of(visitor.caller())
+    }
+
+    /// The names of the volumes that a caller may see.
+    pub fn volumes_of(&self, caller: Caller<'_>) -> Vec<String> {
         let snapshot = self.context.last_snapshot();
-        match visitor.caller().user() {
+        match caller.user() {
             None => snapshot.volumes.keys().cloned().collect(),
             Some(access) => access.volumes().into_iter().map(|(name, _)| name.clone()).collect(),
         }
@@ -146,16 +152,24 @@ impl Monitor {
     /// # Errors
     /// `VolumeUnknown`, and those of its storage and catalogue.
     pub fn volume_seen(&self, visitor: &Visitor, name: &str) -> Result<VolumeStatus, Error> {
+        self.volume_of(visitor.caller(), name)
+    }
+
+    /// A volume as a caller may see it.
+    ///
+    /// # Errors
+    /// As [`Monitor::volume_seen`].
+    pub fn volume_of(&self, caller: Caller<'_>, name: &str) -> Result<VolumeStatus, Error> {
         let snapshot = self.context.last_snapshot();
         let facts = snapshot.volumes.get(name).ok_or_else(|| unknown(name))?;
-        if !self.volumes_seen(visitor).iter().any(|seen| seen == name) {
+        if !self.volumes_of(caller).iter().any(|seen| seen == name) {
             return Err(unknown(name));
         }
         // A missing file system may block the caller.
         if let Some(error) = snapshot.trouble_of(name) {
             return Err(error);
         }
-        match visitor.caller().user() {
+        match caller.user() {
             None => Ok(VolumeStatus::new(name, facts, Some(self.volumes.volume_standing(name)?))),
             Some(access) => self.volumes.show_volume(access, name),
         }

@@ -154,3 +154,26 @@ fn what_cannot_be_linked_is_refused() {
     assert_ne!(site.json(&["link", "kek:/data/a", "--limit", "0"]).0, 0);
     assert_eq!(site.json(&["link", "list", "kek"]).1["links"], json!([]));
 }
+
+#[test]
+fn the_space_report_is_for_users_and_for_all_where_it_is_public() {
+    let (_dir, mut site) = pop();
+    assert_eq!(stranger(&site, "/srr.json", &[]).status, 401);
+    let report = super::ask(&site, "/srr.json", &[]);
+    let told: Value = serde_json::from_slice(&report.body).unwrap();
+    let service = &told["storageservice"];
+    assert_eq!((&service["name"], &service["implementation"]), (&json!("kek"), &json!("renkei")));
+    let share = &service["storageshares"][0];
+    assert_eq!((&share["name"], &share["path"]), (&json!("data"), &json!(["/data"])));
+    assert!(
+        share["totalsize"].as_u64() >= share["usedsize"].as_u64() && share["usedsize"].is_u64(),
+        "{share}"
+    );
+    assert_eq!(service["storagecapacity"]["online"]["totalsize"], share["totalsize"]);
+    let config = Home::at(site.dir()).config_file();
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}\n[web]\npublic_space_report = true\n")).unwrap();
+    site.restart();
+    assert_eq!(stranger(&site, "/srr.json", &[]).status, 200);
+    assert_eq!(stranger(&site, "/srr.json", &["-X", "PUT"]).header("allow"), Some("GET, HEAD"));
+}
