@@ -143,6 +143,26 @@ pub const FIELDS: &[Field] = &[
         effect: "Whether an authority needs a .signing_policy file: `require`, or `if-present`. One that is there is enforced in both." },
     Field { key: "grid.weak_digests", kind: Type::Bool, default: "false", env: "RENKEI_GRID_WEAK_DIGESTS",
         effect: "Accept RSA signatures with SHA-1 in grid certificates and revocation lists, too." },
+    Field { key: "tpc.hosts", kind: Type::List, default: "*", env: "RENKEI_TPC_HOSTS",
+        effect: "Servers that files are copied from and to by third-party copy: `*` for all at public addresses, `HOST`, `HOST:PORT`, \
+                 `*.DOMAIN`, an address, or a network as `10.1.0.0/16`. Addresses of this machine, the local link and private networks are \
+                 reached only if the host, address or network is listed by itself, or is an endpoint of a trusted site. Empty: none \
+                 but trusted sites." },
+    Field { key: "tpc.authorities", kind: Type::Text, default: "", env: "RENKEI_TPC_AUTHORITIES",
+        effect: "A folder of certificates (PEM, `*.pem`, `*.crt` and `*.0`) of authorities that certify such servers, beside those of \
+                 this machine, as `/etc/grid-security/certificates`. An absolute path." },
+    Field { key: "tpc.token_hosts", kind: Type::List, default: "[]", env: "RENKEI_TPC_TOKEN_HOSTS",
+        effect: "Servers, written as in `tpc.hosts`, that get the user's token for the other server, too, when that one redirects to \
+                 them. Empty: the token goes to the server that the user named alone." },
+    Field { key: "tpc.max_running", kind: Type::Number("copies"), default: "32", env: "RENKEI_TPC_MAX_RUNNING",
+        effect: "Third-party copies that run at a time; others wait." },
+    Field { key: "tpc.max_running_user", kind: Type::Number("copies"), default: "16", env: "RENKEI_TPC_MAX_RUNNING_USER",
+        effect: "Of these, one user's." },
+    Field { key: "tpc.first_byte_timeout_s", kind: Type::Number("seconds"), default: "300", env: "RENKEI_TPC_FIRST_BYTE_TIMEOUT_S",
+        effect: "How long the other server may take to begin its answer: it may bring the file from tape or compute a digest. \
+                 `stall_timeout_s` holds between two pieces of the content." },
+    Field { key: "tpc.firefly", kind: Type::Text, default: "", env: "RENKEI_TPC_FIREFLY",
+        effect: "`HOST:PORT` to which a UDP packet is sent at the start and end of each copy that has a SciTag (scitags.org). Empty: none." },
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

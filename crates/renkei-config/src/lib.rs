@@ -12,6 +12,7 @@ pub mod home;
 pub mod random;
 mod rule;
 pub mod telemetry;
+mod tpc;
 mod volumes;
 mod web;
 
@@ -22,6 +23,7 @@ pub use edit::{
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use grid::{Grid, RequiredFiles};
 pub use rule::{Rule, SETTLE_S, Then, is_within};
+pub use tpc::Tpc;
 pub use volumes::Volumes;
 pub use web::Web;
 
@@ -98,6 +100,8 @@ pub struct Config {
     pub web: Web,
     /// Grid certificates, and the map files of grid services.
     pub grid: Grid,
+    /// Copies from and to other web servers.
+    pub tpc: Tpc,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -342,6 +346,7 @@ impl Default for Config {
             volumes: Volumes::default(),
             web: Web::default(),
             grid: Grid::default(),
+            tpc: Tpc::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),

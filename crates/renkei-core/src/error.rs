@@ -558,6 +558,16 @@ codes! {
     NotifyRefused = "RK-QUE-12", Permission, Never, "the PoP does not notify this address",
         "omit --notify, or ask the administrator to add the address to `notify` in config.toml";
 
+    // TPC: copies between this PoP and another web server.
+    ServerNotAllowed = "RK-TPC-1", Permission, Never, "the PoP does not connect to this server",
+        "ask the administrator to add the server to `tpc.hosts` in config.toml";
+    ServerRefused = "RK-TPC-2", Permission, Never, "the other server refused the request",
+        "check the URL and the token for the other server (TransferHeaderAuthorization)";
+    ServerFailed = "RK-TPC-3", Unavailable, Later, "the other server could not answer the request",
+        "copy again later; if it stays so, tell the administrator of the other server";
+    ServerAnswerWrong = "RK-TPC-4", Invalid, Never, "the other server answered against the protocol",
+        "copy through the client, and tell the administrator of the other server";
+
     // NS: the tree of a volume.
     RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",
         "choose a destination that is not below it";

@@ -7,6 +7,7 @@
 mod failures;
 mod inside;
 mod plan;
+pub mod servers;
 
 pub use failures::Failures;
 pub use inside::is_inside;
