@@ -3,7 +3,7 @@
 //! [`tls`] has the streams for control and data, with a record layer of its own for data; [`control`] is the control
 //! stream of a session, [`handshake`] the beginning of an accepted connection, [`reverse_registry`] the reverse
 //! connections and dial-back. [`socket`] shows what the kernel knows of a connection, and [`splice`] relays its bytes,
-//! [`http_client`] has small exchanges with web servers.
+//! [`http_client`] has small exchanges with web servers, [`web_connection`] those whose bodies are files.
 //! [`identity`] has certificates, trust between sites, accounts and login. Uses: `renkei-core`, `renkei-store`,
 //! `renkei-config`. Non-goals: transfers, and the choice of a way to a site, which are the mover's.
 
@@ -16,6 +16,7 @@ pub mod socket;
 pub mod splice;
 pub mod tls;
 mod tls_records;
+pub mod web_connection;
 
 use std::time::{Duration, SystemTime};
 

@@ -24,6 +24,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use std::path::Path;
 use std::sync::Arc;
 
 /// ALPN of daemons and the command line.
@@ -100,6 +101,47 @@ pub fn web_config() -> Result<Arc<ClientConfig>, Error> {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
     Ok(Arc::new(builder.with_root_certificates(web_roots()).with_no_client_auth()))
+}
+
+/// The same for HTTP/1.1, with further authorities: given ones, and those in the PEM files of a folder.
+///
+/// # Errors
+/// `ConfigInvalid` if the folder cannot be read.
+pub fn web_config_with(
+    authorities: &[CertificateDer<'static>],
+    folder: Option<&Path>,
+) -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = web_roots();
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    if let Some(folder) = folder {
+        roots.add_parsable_certificates(authorities_in(folder)?);
+    }
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Largest file of authorities that is read.
+const MAX_AUTHORITIES_BYTES: u64 = 4 << 20;
+
+/// The certificates in a folder as grid sites have it; files of other kinds, as lists of revoked ones, are passed over.
+fn authorities_in(folder: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let bad = |error| Error::new(Code::ConfigInvalid, "read authorities", folder.display(), error);
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(folder).map_err(bad)? {
+        let path = item.map_err(bad)?.path();
+        let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+        let is_small =
+            path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_AUTHORITIES_BYTES);
+        if matches!(kind, "pem" | "crt" | "0") && is_small {
+            let all = pem::parse_many(std::fs::read(&path).unwrap_or_default()).unwrap_or_default();
+            let certificates = all.into_iter().filter(|one| one.tag() == "CERTIFICATE");
+            found.extend(certificates.map(|one| CertificateDer::from(one.into_contents())));
+        }
+    }
+    Ok(found)
 }
 
 /// The server name (SNI) to ask for: the key of the session cache, not verified.
