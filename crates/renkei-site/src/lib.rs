@@ -6,7 +6,8 @@
 //!
 //! [`Context`] is the state that all services share. Each service is a room, a struct that owns its state and knows the
 //! context and the rooms below it, not the site: [`Relay`](relay::Relay), [`Partners`](partners::Partners), [`Transfers`],
-//! [`VolumeService`], [`BufferService`], [`Queue`], [`DropFolders`], [`FileService`], [`Monitor`], [`Links`](links::Links) and
+//! [`VolumeService`], [`BufferService`], [`Queue`], [`DropFolders`], [`FileService`], [`ThirdPartyCopies`], [`Monitor`],
+//! [`Links`](links::Links) and
 //! [`Console`](status::console::Console), made in this order. The site itself judges their work when the configuration
 //! changes, and stops them. Uses: all crates below but `renkei-mount` and `renkei-lab`. Non-goals: protocols, which are the
 //! doors'.
@@ -34,6 +35,7 @@ mod stored_tests;
 mod submission;
 pub mod token;
 mod token_issuing;
+pub mod tpc;
 pub mod transfer;
 pub mod volume;
 mod volume_access;
@@ -60,6 +62,7 @@ use status::Monitor;
 use status::periodic_checks::{LOOK_EVERY, spawn_checks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use tpc::ThirdPartyCopies;
 use transfer::Transfers;
 use transfer::active::ActiveTransfers;
 use volume::VolumeService;
@@ -76,6 +79,7 @@ pub struct Site {
     drop_folders: Arc<DropFolders>,
     buffer: Arc<BufferService>,
     files: Arc<FileService>,
+    copies: Arc<ThirdPartyCopies>,
     pub(crate) relay: Arc<relay::Relay>,
     pub(crate) volumes: Arc<VolumeService>,
     links: links::Links,
@@ -114,6 +118,7 @@ impl Site {
             buffer,
             files,
             links: links::Links::new(&context, &state),
+            copies: Arc::new(ThirdPartyCopies::new(&context, &active)),
             console: status::console::Console::new(&context),
             monitor,
             context,
@@ -144,6 +149,11 @@ impl Site {
     /// The files.
     pub fn file_service(&self) -> &Arc<FileService> {
         &self.files
+    }
+
+    /// Copies between this PoP and other web servers.
+    pub fn third_party_copies(&self) -> &Arc<ThirdPartyCopies> {
+        &self.copies
     }
 
     /// The files of a place ([`FileService::open`]).

@@ -27,7 +27,7 @@ impl Queue {
         let event = Event::Asked { change, deadline_ms };
         if change == Change::Cancel
             && self.state.catalogue()?.load(id)?.is_none()
-            && self.abandon_upload(who, id)?
+            && (self.cancel_copy(caller, id) || self.abandon_upload(who, id)?)
         {
             return Ok(());
         }

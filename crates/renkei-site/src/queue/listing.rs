@@ -5,7 +5,7 @@ use crate::access::Caller;
 use crate::submission::{ambiguous, now_ms, read_spec, unknown};
 use crate::transfer::jobs::places_at;
 use renkei_catalogue::{Listing, Row, first_digits, hex_id, no_digits};
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::queue::Link;
 use renkei_core::wire::message::{BATCH_ENTRIES, EntryFailure, TransferId};
@@ -23,7 +23,11 @@ impl Queue {
         let listing =
             Listing { owner: owner.as_deref(), listed, state: None, limit: PART.min(BATCH_ENTRIES) };
         let rows = self.state.catalogue()?.list(&listing)?;
-        rows.iter().map(|row| self.told(row)).collect()
+        let mut page = self.copies(caller, listed);
+        for row in &rows {
+            page.push(self.told(row)?);
+        }
+        Ok(page)
     }
 
     /// Details of one transfer, by a prefix of its id.
@@ -33,7 +37,12 @@ impl Queue {
     pub fn transfer(&self, caller: Caller<'_>, digits: &str) -> Result<Story, Error> {
         let who = caller.principal();
         let catalogue = self.state.catalogue()?;
-        let row = self.find_one(who, digits)?;
+        let row = match self.find_one(who, digits) {
+            Err(error) if error.code == Code::TransferUnknown => {
+                return self.copy_story(caller, digits).ok_or(error);
+            }
+            found => found?,
+        };
         let spec = read_spec(&row)?;
         let link = Link { from: spec.from.clone(), to: spec.to.clone() };
         let link_rests_until_ms = self.state.load().rests_until(&link, now_ms());

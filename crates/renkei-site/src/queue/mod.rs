@@ -2,7 +2,7 @@
 //!
 //! [`Queue`] is the room; `state` is what its threads share. A user sees and changes the user's own transfers, the PoP's
 //! administrator all. Only users of the site itself may queue: the PoP acts for them at other sites. `submit`, `listing`
-//! and `changes` serve users, `spill` brings a transfer into the buffer while its destination is down, [`webhooks`]
+//! and `changes` serve users, `third_party` shows them the copies of HTTP clients beside their own, `spill` brings a transfer into the buffer while its destination is down, [`webhooks`]
 //! reports ends, [`cancel_cleanup`] removes what a cancelled transfer left. [`drop_folders`] is a room above, which submits
 //! files that others put there. The rules are in `renkei_core::queue`, the stored state in `renkei_catalogue`.
 
@@ -16,6 +16,7 @@ pub mod scheduler;
 mod spill;
 pub(crate) mod state;
 mod submit;
+mod third_party;
 pub mod webhooks;
 
 use crate::Context;

@@ -70,6 +70,15 @@ fn failure_text(failure: &renkei_core::wire::message::EntryFailure) -> String {
     text.chars().take(MAX_TEXT_CHARS).collect()
 }
 
+/// Source and destination of a copy that another server takes part in, as shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The source.
+    pub from: String,
+    /// The destination.
+    pub to: String,
+}
+
 /// Samples and events of a transfer, recorded from its start.
 #[derive(Clone)]
 pub(crate) struct Trace {
@@ -81,6 +90,7 @@ pub(crate) struct Trace {
     rates: VecDeque<u64>,
     facts: Vec<Fact>,
     round_trip: Option<Duration>,
+    route: Option<Route>,
 }
 
 impl Trace {
@@ -96,7 +106,13 @@ impl Trace {
             rates: VecDeque::new(),
             facts: Vec::new(),
             round_trip: None,
+            route: None,
         }
+    }
+
+    /// The trace of a third-party copy.
+    pub(crate) fn between(self, route: Route) -> Self {
+        Trace { route: Some(route), ..self }
     }
 
     /// Records an event.
@@ -140,6 +156,7 @@ impl Trace {
             lasted: now - self.since,
             rates: self.rates.iter().copied().collect(),
             facts: self.facts.clone(),
+            route: self.route.clone(),
             outcome: Outcome::Running,
         }
     }
@@ -162,6 +179,8 @@ pub struct Run {
     pub rates: Vec<u64>,
     /// Its events.
     pub facts: Vec<Fact>,
+    /// Source and destination, if it is a third-party copy.
+    pub route: Option<Route>,
     /// Its outcome.
     pub outcome: Outcome,
 }

@@ -62,7 +62,7 @@ impl Shown {
             waits_for: queued.needs,
             next: queued.next_ms.map(moment),
             submitted: moment(queued.submitted_ms),
-            deadline: moment(queued.deadline_ms),
+            deadline: if queued.deadline_ms == 0 { String::new() } else { moment(queued.deadline_ms) },
             ended: queued.ended_ms.map(moment),
             attempts: queued.attempts,
             priority: queued.priority,

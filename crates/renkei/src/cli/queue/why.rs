@@ -106,6 +106,8 @@ impl TransferHistory {
         writeln!(out, "  submitted   {} by {}", local_moment(queued.submitted_ms), queued.owner)?;
         match queued.ended_ms {
             Some(ended) => writeln!(out, "  ended       {}", local_moment(ended))?,
+            // A third-party copy, which ends with its client.
+            None if queued.deadline_ms == 0 => {}
             None => {
                 let left = span(until(queued.deadline_ms));
                 writeln!(out, "  deadline    {}, in {left}", local_moment(queued.deadline_ms))?;

@@ -1,0 +1,266 @@
+//! Third-party copies (HTTP-TPC): a file goes between this PoP and another web server, and the client only watches.
+//!
+//! [`ThirdPartyCopies`] is the room. The door opens the file here for the client and starts a copy with it; the copy has a
+//! thread, waits for its turn (`slots`), and is in the list of transfers from its start. `pull` and `push` move the bytes;
+//! `other_server` makes their requests, `reach` judges which servers may be reached, `progress` is what the client sees.
+//!
+//! Guarantees: nothing of a pull is seen before all of it is here and has the digest of the source; a copy that is stopped or
+//! fails leaves nothing. A copy does not outlive the PoP, for its client does not either. Source: the WLCG HTTP-TPC
+//! specification (twiki.cern.ch LCG/HttpTpcTechnical).
+
+mod digest;
+mod firefly;
+mod other_server;
+mod progress;
+mod pull;
+mod push;
+mod reach;
+mod remote_url;
+mod slots;
+
+pub use digest::digests;
+pub use other_server::Ends;
+pub use progress::{CopyProgress, Seen, Stage};
+pub use pull::Options;
+pub use remote_url::RemoteUrl;
+
+use crate::Context;
+use crate::access::Access;
+use crate::transfer::active::ActiveTransfers;
+use crate::transfer::history::{Route, Trace};
+use crate::transfer::jobs::{note_end, running};
+use firefly::{Firefly, Way};
+use hyper::HeaderMap;
+use other_server::OtherServer;
+use pull::Pull;
+use push::Push;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::Place;
+use renkei_core::wire::message::{Class, Summary};
+use renkei_mover::files::workspace::{Reader, Writer};
+use renkei_mover::{Stop, fresh_id, hex};
+use renkei_net::web_connection::Cancel;
+use slots::{Limits, Slots};
+use std::sync::{Arc, Mutex};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::oneshot;
+
+/// Threads that drive the connections of all copies.
+const WORKERS: usize = 4;
+
+/// The runtime of the connections; it may be dropped anywhere.
+struct Connections(Option<Runtime>);
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The third-party copies of a PoP.
+pub struct ThirdPartyCopies {
+    context: Arc<Context>,
+    active: Arc<ActiveTransfers>,
+    slots: Slots,
+    /// Made with the first copy.
+    connections: Mutex<Option<Connections>>,
+}
+
+/// The file of a copy at this site.
+pub enum LocalFile {
+    /// It is written (a pull).
+    Written(Writer),
+    /// It is read (a push).
+    Read(Reader),
+}
+
+impl LocalFile {
+    fn direction(&self) -> &'static str {
+        match self {
+            LocalFile::Written(_) => "pull",
+            LocalFile::Read(_) => "push",
+        }
+    }
+}
+
+/// A copy that a client asks for.
+pub struct CopyRequest {
+    /// The file here.
+    pub place: Place,
+    /// The file there.
+    pub url: RemoteUrl,
+    /// The headers for the other server.
+    pub headers: HeaderMap,
+    /// What else the client wants.
+    pub options: Options,
+    /// `experiment << 6 | activity`, to tell the networks.
+    pub scitag: Option<u16>,
+    /// What the client says of itself, for the log.
+    pub client_info: String,
+}
+
+/// A copy that was started. Dropping it stops the copy.
+pub struct Copy {
+    /// How far it is.
+    pub progress: CopyProgress,
+    /// Gives the result when it has ended.
+    pub ended: oneshot::Receiver<Result<(), Error>>,
+    stop: Stop,
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let cause = "the client closed the connection of its COPY";
+        self.stop.stop(Error::new(Code::Cancelled, "copy", "", cause));
+    }
+}
+
+/// A copy in its thread.
+struct Work {
+    room: Arc<ThirdPartyCopies>,
+    access: Access,
+    file: LocalFile,
+    request: CopyRequest,
+    id: [u8; 16],
+    progress: CopyProgress,
+    stop: Stop,
+}
+
+impl ThirdPartyCopies {
+    /// A PoP without copies.
+    pub(crate) fn new(context: &Arc<Context>, active: &Arc<ActiveTransfers>) -> Self {
+        let (context, active) = (context.clone(), active.clone());
+        ThirdPartyCopies { context, active, slots: Slots::default(), connections: Mutex::default() }
+    }
+
+    /// Starts a copy with a file that was opened for the client.
+    ///
+    /// # Errors
+    /// `ServerNotAllowed` where the administrator allows no such server; `SystemCall` if no thread can be started.
+    pub fn start(
+        self: &Arc<Self>,
+        access: &Access,
+        file: LocalFile,
+        request: CopyRequest,
+    ) -> Result<Copy, Error> {
+        let (tell, ended) = oneshot::channel();
+        let (progress, stop) = (CopyProgress::default(), Stop::default());
+        let (room, id) = (self.clone(), fresh_id()?);
+        let (shared, access) = (progress.clone(), access.clone());
+        let work = Work { room, access, file, request, id, progress: shared, stop: stop.clone() };
+        let thread = std::thread::Builder::new().name("tpc".into());
+        let spawned = thread.spawn(move || {
+            // The client may have gone.
+            let _ = tell.send(work.run());
+        });
+        spawned.map_err(|error| Error::new(Code::SystemCall, "start thread", "tpc", error))?;
+        Ok(Copy { progress, ended, stop })
+    }
+
+    fn runtime(&self) -> Result<Handle, Error> {
+        let mut connections = self.connections.lock().expect("no thread panics while it holds the lock");
+        if connections.is_none() {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(WORKERS)
+                .thread_name("tpc connections")
+                .enable_all()
+                .build();
+            let runtime =
+                runtime.map_err(|error| Error::new(Code::SystemCall, "start threads", "tpc", error))?;
+            *connections = Some(Connections(Some(runtime)));
+        }
+        let runtime = connections.as_ref().and_then(|connections| connections.0.as_ref());
+        Ok(runtime.expect("it was made above").handle().clone())
+    }
+
+    fn limits(&self) -> Limits {
+        let tpc = &self.context.last_snapshot().config.tpc;
+        let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        Limits { all: count(tpc.max_running), user: count(tpc.max_running_user) }
+    }
+}
+
+impl Work {
+    fn run(self) -> Result<(), Error> {
+        let (id, direction) = (hex(&self.id), self.file.direction());
+        let span = tracing::info_span!("tpc", transfer = id, principal = %self.access.principal);
+        let _entered = span.enter();
+        let (principal, account) = (&self.access.principal, &self.access.account.name);
+        let (url, place) = (&self.request.url, &self.request.place);
+        let client = &self.request.client_info;
+        tracing::info!(target: "audit", %principal, account, direction, %place, %url, client, "third-party copy");
+        let (room, side) = (self.room.clone(), self.room.context.name());
+        let (shown, by) = (format!("{place}"), principal.to_string());
+        let result = self.listed().map_err(|error| error.at(side.as_str()));
+        note_end(&room.context, &room.active, &id, direction, &result);
+        let (error, bytes) = match &result {
+            Ok(summary) => (None, summary.bytes),
+            Err(error) => (Some(error.to_string()), 0),
+        };
+        tracing::info!(target: "audit", principal = by, direction, place = shown, bytes, error, "third-party copy ended");
+        result.map(drop)
+    }
+
+    /// Runs the copy as an entry of the list of transfers.
+    fn listed(self) -> Result<Summary, Error> {
+        let snapshot = self.room.context.last_snapshot();
+        let (url, place) = (&self.request.url, &self.request.place);
+        let here = format!("{}:{place}", snapshot.site);
+        let (from, to) = match &self.file {
+            LocalFile::Written(_) => (url.to_string(), here),
+            LocalFile::Read(_) => (here, url.to_string()),
+        };
+        let shown = (place.to_string(), vec![place.storage.clone()]);
+        let (watch, direction) = (&self.progress.watch, self.file.direction());
+        let mut entry = running(&self.access, self.id, direction, shown, Class::Normal, (watch, &self.stop));
+        entry.trace = Trace::begin(reach::partner(&snapshot, url)).between(Route { from, to });
+        let active = self.room.active.clone();
+        let _listed = active.enter(active.fresh_key(), entry)?;
+        self.in_turn()
+    }
+
+    /// Waits for its turn and moves the bytes.
+    fn in_turn(self) -> Result<Summary, Error> {
+        let room = self.room.clone();
+        let user = self.access.principal.to_string();
+        let _slot = room.slots.enter(&user, || room.limits(), &self.stop)?;
+        self.progress.starts();
+        let cancel = Cancel::default();
+        let cancelled = cancel.clone();
+        let _hook = self.stop.on_stop(move |error| cancelled.cancel(error));
+        let other = self.other_server(cancel)?;
+        let (options, progress, stop) = (&self.request.options, &self.progress, &self.stop);
+        let bytes = match self.file {
+            LocalFile::Read(reader) => {
+                Push { other: &other, reader: &reader, options, progress, stop }.run()?
+            }
+            LocalFile::Written(writer) => {
+                let bytes = Pull { other: &other, writer: &writer, options, progress, stop }.run()?;
+                self.stop.check()?;
+                writer.publish(None, None)?;
+                bytes
+            }
+        };
+        Ok(Summary { files: 1, bytes, bytes_moved: bytes, ..Summary::default() })
+    }
+
+    fn other_server(&self, cancel: Cancel) -> Result<OtherServer, Error> {
+        let collector = self.room.context.last_snapshot().config.tpc.firefly.clone();
+        let way = match self.file {
+            LocalFile::Written(_) => Way::In,
+            LocalFile::Read(_) => Way::Out,
+        };
+        let tag = self.request.scitag.filter(|_| !collector.is_empty());
+        Ok(OtherServer {
+            context: self.room.context.clone(),
+            runtime: self.room.runtime()?,
+            cancel,
+            url: self.request.url.clone(),
+            headers: self.request.headers.clone(),
+            firefly: tag.map(|tag| Firefly { collector, tag, way }),
+            connections: self.progress.connections.clone(),
+        })
+    }
+}
