@@ -1,9 +1,9 @@
 //! COPY within the server: a file, a directory alone, or a tree (RFC 4918, section 9.8).
 //!
 //! Extended attributes of users are copied, dead properties among them. A file is seen when all of it is durable; a tree
-//! appears entry by entry, and what failed in it is listed. Transfers between servers are not made here, and refused.
+//! appears entry by entry, and what failed in it is listed. Copies between servers are made elsewhere (`tpc`).
 
-use super::error::{invalid, missing_parent, problem_as, status};
+use super::error::{invalid, missing_parent, status};
 use super::multistatus::{BEGIN, END, empty, href, status_line};
 use super::request::{Depth, Target};
 use super::session::Session;
@@ -28,9 +28,6 @@ const OF_USERS: &[u8] = b"user.";
 
 /// Answers COPY.
 pub(super) fn answer(session: &Session, target: &Target) -> Result<Response, Error> {
-    if target.is_between_servers() {
-        return Ok(not_between_servers(target));
-    }
     let to = target.destination()?;
     let is_tree = match target.depth()?.unwrap_or(Depth::Infinity) {
         Depth::Infinity => true,
@@ -49,12 +46,6 @@ pub(super) fn answer(session: &Session, target: &Target) -> Result<Response, Err
         Ok(()) if was_there => Ok(empty(StatusCode::NO_CONTENT)),
         Ok(()) => Ok(empty(StatusCode::CREATED)),
     }
-}
-
-/// Transfers between servers (HTTP-TPC) are not supported yet.
-fn not_between_servers(target: &Target) -> Response {
-    let cause = "transfers between servers are not supported; copy through the client";
-    problem_as(StatusCode::NOT_IMPLEMENTED, &Error::new(Code::Unsupported, "COPY", &target.place, cause))
 }
 
 fn overlaps(one: &Place, other: &Place) -> bool {

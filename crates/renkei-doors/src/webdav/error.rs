@@ -60,7 +60,7 @@ pub(super) fn problem_as(status: StatusCode, error: &Error) -> Response {
 ///
 /// # Errors
 /// All others.
-pub(super) fn missing_parent(error: Error) -> Result<Response, Error> {
+pub(crate) fn missing_parent(error: Error) -> Result<Response, Error> {
     match error.code {
         Code::PathNotFound => Ok(problem_as(StatusCode::CONFLICT, &error)),
         _ => Err(error),

@@ -41,7 +41,7 @@ fn now(session: &Session) -> Moment {
 ///
 /// # Errors
 /// `VersionReplaced` if the header `If` does not hold; `UsageInvalid` if it cannot be read.
-pub(super) fn refusal(
+pub(crate) fn refusal(
     session: &Session,
     target: &Target,
     claims: &[Claim],

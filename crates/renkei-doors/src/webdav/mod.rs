@@ -5,8 +5,7 @@
 //! audits them and executes them as the account of the client. A client proves who it is by a token or its certificate; a client
 //! that shows neither learns nothing but that. Content is read and written by blocking threads in blocks; between two blocks of a slow
 //! client no thread waits. Errors have the status of [`error`] and a body as in RFC 9457.
-//!
-//! Non-goals so far: transfers between servers.
+//! Copies between this server and another one are in `tpc`.
 
 pub(crate) mod authentication;
 pub(crate) mod body;
@@ -15,7 +14,7 @@ mod copy;
 mod dead_properties;
 mod digest;
 pub(crate) mod error;
-mod locks;
+pub(crate) mod locks;
 mod macaroon_request;
 pub(crate) mod multistatus;
 mod namespace;
@@ -30,6 +29,7 @@ mod xml;
 
 use crate::console;
 use crate::http::activity::Activity;
+use crate::tpc;
 pub(crate) use authentication::Client;
 use authentication::{challenge, unauthenticated};
 use axum::body::Body;
@@ -108,6 +108,7 @@ async fn dispatch(
             with_document(session, method, target, body, activity).await
         }
         "POST" if is_for_macaroon(&target) => macaroon_request::answer(session, target, body, activity).await,
+        "COPY" if target.is_between_servers() => tpc::answer(session, target, activity).await,
         "DELETE" | "MKCOL" | "MOVE" | "COPY" => {
             activity.run(move || namespace::change(&session, &method, &target)).await
         }

@@ -33,7 +33,6 @@ pub(super) fn change(session: &Session, method: &Method, target: &Target) -> Res
 fn claims(method: &Method, target: &Target) -> Result<Vec<Claim>, Error> {
     let claim = |place: &Place| Claim { place: place.clone(), is_tree: true, is_name: true };
     Ok(match method.as_str() {
-        "COPY" if target.is_between_servers() => Vec::new(),
         "COPY" => vec![claim(&target.destination()?)],
         "MOVE" => vec![claim(&target.place), claim(&target.destination()?)],
         _ => vec![claim(&target.place)],

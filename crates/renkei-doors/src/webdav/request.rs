@@ -16,20 +16,22 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DESTINATION: HeaderName = HeaderName::from_static("destination");
+/// Of copies between servers.
+const SOURCE: HeaderName = HeaderName::from_static("source");
 /// Most ranges in one response; with more of them all is sent.
 const MAX_RANGES: usize = 1024;
 
 /// The head of a request, and its place.
-pub(super) struct Target {
-    pub(super) place: Place,
+pub(crate) struct Target {
+    pub(crate) place: Place,
     /// Whether the path ended with a slash, as that of a directory may.
-    pub(super) slash: bool,
+    pub(crate) slash: bool,
     pub(super) is_head: bool,
-    pub(super) headers: HeaderMap,
+    pub(crate) headers: HeaderMap,
 }
 
 impl Target {
-    pub(super) fn parse(head: &Parts) -> Result<Self, Error> {
+    pub(crate) fn parse(head: &Parts) -> Result<Self, Error> {
         let path = head.uri.path();
         let place = place(path)?;
         let is_head = head.method == axum::http::Method::HEAD;
@@ -38,11 +40,12 @@ impl Target {
         if let Some(host) = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
             headers.entry(HOST).or_insert(host);
         }
-        Ok(Target { place, slash: path.ends_with('/'), is_head, headers })
+        let target = Target { place, slash: path.ends_with('/'), is_head, headers };
+        if head.method.as_str() == "COPY" { target.from_own_source(path) } else { Ok(target) }
     }
 
     /// A header as text.
-    pub(super) fn text(&self, name: &HeaderName) -> Option<&str> {
+    pub(crate) fn text(&self, name: &HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
     }
 
@@ -81,7 +84,7 @@ impl Target {
     }
 
     /// Whether `Overwrite: F` asks that nothing is replaced.
-    pub(super) fn keeps_existing(&self) -> bool {
+    pub(crate) fn keeps_existing(&self) -> bool {
         self.text(&HeaderName::from_static("overwrite")).is_some_and(|value| value.eq_ignore_ascii_case("f"))
     }
 
@@ -93,10 +96,23 @@ impl Target {
         self.place_of(self.text(&DESTINATION).ok_or_else(|| invalid("no Destination"))?)
     }
 
-    /// Whether a COPY is from or to another server (HTTP-TPC).
-    pub(super) fn is_between_servers(&self) -> bool {
-        let uri = self.text(&DESTINATION).and_then(|text| text.parse::<Uri>().ok());
-        self.headers.contains_key("source") || uri.is_some_and(|uri| !self.is_own(&uri))
+    /// The same for a COPY with a `Source` at this server: that of the source, with `path` as the destination.
+    fn from_own_source(mut self, path: &str) -> Result<Self, Error> {
+        let own = |text: &&str| text.parse::<Uri>().is_ok_and(|uri| self.is_own(&uri));
+        let Some(source) = self.text(&SOURCE).filter(own) else { return Ok(self) };
+        if self.headers.contains_key(DESTINATION) {
+            return Err(invalid("COPY takes Source or Destination, not both"));
+        }
+        self.place = self.place_of(source)?;
+        self.headers.remove(SOURCE);
+        self.headers.insert(DESTINATION, HeaderValue::from_str(path).map_err(invalid)?);
+        Ok(self)
+    }
+
+    /// Whether a COPY is from or to another server (HTTP-TPC), or names neither.
+    pub(crate) fn is_between_servers(&self) -> bool {
+        let uri = self.text(&DESTINATION).map(str::parse::<Uri>);
+        self.headers.contains_key(SOURCE) || uri.is_none_or(|uri| uri.is_ok_and(|uri| !self.is_own(&uri)))
     }
 
     fn is_own(&self, uri: &Uri) -> bool {

@@ -6,6 +6,7 @@ mod elsewhere;
 mod grid;
 mod links;
 mod tokens;
+mod tpc;
 
 use crate::federation::Site;
 use renkei_config::home::Home;

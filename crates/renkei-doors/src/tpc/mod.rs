@@ -1,0 +1,84 @@
+//! Third-party copies over HTTP (HTTP-TPC): COPY with `Source` or `Destination` at another server.
+//!
+//! The door reads the request (`request`), opens the file here for the client, and shows the progress of the copy
+//! (`markers`); the copy itself is [`renkei_site::tpc`]'s. What is wrong with the file here is answered by a status, at once;
+//! what goes wrong on the way is the last line of the progress. The copy is stopped when the connection is closed.
+
+mod markers;
+mod request;
+
+use crate::http::activity::Activity;
+use crate::webdav::error::missing_parent;
+use crate::webdav::locks::refusal;
+use crate::webdav::request::Target;
+use crate::webdav::session::Session;
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use markers::Markers;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::Need;
+use renkei_core::lease::web_locks::Claim;
+use renkei_core::wire::file::Precondition;
+use renkei_mover::files::workspace::Create;
+use renkei_site::tpc::{Copy, LocalFile};
+use request::{Direction, Request};
+use std::sync::Arc;
+
+/// The media type of the progress.
+const TYPE: &str = "text/perf-marker-stream";
+
+/// Answers COPY between this server and another one.
+pub(crate) async fn answer(
+    session: Session,
+    target: Target,
+    activity: Activity,
+) -> Result<Response, Error> {
+    let request = Request::parse(&target)?;
+    let open = move || start(&session, &target, request);
+    match activity.run(open).await? {
+        Err(refused) => Ok(refused),
+        Ok(copy) => {
+            let body = Body::new(Markers::new(copy, activity));
+            Ok((StatusCode::ACCEPTED, [(CONTENT_TYPE, TYPE)], body).into_response())
+        }
+    }
+}
+
+/// Opens the file here and starts the copy; the inner error is a response.
+fn start(session: &Session, target: &Target, request: Request) -> Result<Result<Copy, Response>, Error> {
+    if target.slash {
+        return Err(Error::new(Code::IsADirectory, "COPY", &target.place, "the path ends with a slash"));
+    }
+    let file = match request.direction {
+        Direction::Push => {
+            let (files, path) = session.files(&target.place, Need::Read)?;
+            let reader = files.open(&path)?;
+            // A directory is no file, which is said before the copy begins.
+            reader.version()?;
+            LocalFile::Read(reader)
+        }
+        Direction::Pull => match written(session, target, request.copy.options.overwrites) {
+            Ok(Ok(file)) => file,
+            Ok(Err(refused)) => return Ok(Err(refused)),
+            Err(error) => return missing_parent(error).map(Err),
+        },
+    };
+    session.site.third_party_copies().start(&session.access, file, request.copy).map(Ok)
+}
+
+fn written(
+    session: &Session,
+    target: &Target,
+    overwrites: bool,
+) -> Result<Result<LocalFile, Response>, Error> {
+    let (files, path) = session.files(&target.place, Need::Write)?;
+    let condition = if overwrites { Precondition::None } else { Precondition::Absent };
+    let writer = files.create(&path, Create { condition, ..Create::default() })?;
+    let claim = Claim { place: target.place.clone(), is_tree: false, is_name: writer.found().links == 0 };
+    Ok(match refusal(session, target, &[claim])? {
+        Some(refused) => Err(refused),
+        None => Ok(LocalFile::Written(writer)),
+    })
+}
