@@ -79,6 +79,6 @@ fn written(
     let claim = Claim { place: target.place.clone(), is_tree: false, is_name: writer.found().links == 0 };
     Ok(match refusal(session, target, &[claim])? {
         Some(refused) => Err(refused),
-        None => Ok(LocalFile::Written(writer)),
+        None => Ok(LocalFile::Written(Box::new(writer))),
     })
 }

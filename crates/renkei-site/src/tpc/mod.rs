@@ -71,7 +71,7 @@ pub struct ThirdPartyCopies {
 /// The file of a copy at this site.
 pub enum LocalFile {
     /// It is written (a pull).
-    Written(Writer),
+    Written(Box<Writer>),
     /// It is read (a push).
     Read(Reader),
 }
