@@ -24,7 +24,6 @@ use renkei_core::wire::file::Precondition;
 use renkei_mover::files::workspace::Create;
 use renkei_site::tpc::{Copy, LocalFile};
 use request::{Direction, Request};
-use std::sync::Arc;
 
 /// The media type of the progress.
 const TYPE: &str = "text/perf-marker-stream";
