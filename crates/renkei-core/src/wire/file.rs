@@ -13,7 +13,7 @@ use super::uploads::{Part, UploadId, UploadOp, parts};
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::batch::batch;
-use crate::entry::{Entry, FileTime, Meta, Stamp};
+use crate::entry::{Entry, FileTime, Meta, Stamp, Xattr};
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
 pub use crate::invalidation::Changed;
@@ -621,6 +621,16 @@ pub trait Files: Send + Sync {
             "file session",
             "no conditions are checked here",
         ))
+    }
+
+    /// Sets extended attributes that a draft has when it is published, in place of those of the same names; an empty value
+    /// stands for none.
+    ///
+    /// # Errors
+    /// `Unsupported` where the files are not those of this machine; `NotOpen`.
+    fn describe(&self, _draft: Handle, _attributes: Vec<Xattr>) -> Result<(), Error> {
+        let cause = "no attributes of drafts are kept here";
+        Err(Error::new(Code::Unsupported, "set attributes", "file session", cause))
     }
 
     /// Watches a directory, where the files tell of changes.

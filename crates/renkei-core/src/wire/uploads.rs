@@ -3,8 +3,8 @@
 //! Uploads outlive the session and the process; one that nothing was written to for a week is removed.
 
 use super::file::Precondition;
-use crate::batch::at_most;
-use crate::entry::FileTime;
+use crate::batch::{at_most, batch};
+use crate::entry::{FileTime, Xattr};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Identifies an upload among those to one path.
@@ -48,6 +48,11 @@ pub enum UploadOp {
         parts: Vec<u32>,
         /// The condition under which the file is published.
         condition: Precondition,
+        /// The modification time of the file; that of its composition if none.
+        mtime: Option<FileTime>,
+        /// Extended attributes of the file, in place of those of the same names.
+        #[serde(deserialize_with = "batch")]
+        attributes: Vec<Xattr>,
     },
     /// Removes the parts, and ends the upload. Answer: `Done`.
     Abandon(UploadId),

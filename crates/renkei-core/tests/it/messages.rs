@@ -49,7 +49,13 @@ fn ops() -> Vec<Op> {
         Op::SetXattr { path: at(), name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
         Op::Upload {
             path: at(),
-            op: UploadOp::Complete { upload: 3, parts: vec![1, 7], condition: Precondition::None },
+            op: UploadOp::Complete {
+                upload: 3,
+                parts: vec![1, 7],
+                condition: Precondition::None,
+                mtime: None,
+                attributes: Vec::new(),
+            },
         },
     ]
 }

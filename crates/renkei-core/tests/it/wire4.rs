@@ -5,7 +5,7 @@
 
 use crate::fixture::path;
 use crate::wire3::{check_recorded, hex, open_send, options, place, site, terms_of_queued};
-use renkei_core::entry::{FileTime, Stamp};
+use renkei_core::entry::{FileTime, Stamp, Xattr};
 use renkei_core::error::Error;
 use renkei_core::mover::layout::{CopyForm, CopyLayout};
 use renkei_core::principal::Principal;
@@ -166,8 +166,13 @@ fn operations() -> [(&'static str, Op); 17] {
     let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
     let publish = |mtime, condition| Op::PublishIf { handle: 300, mtime, condition };
     let upload = |op| Op::Upload { path: path("run7/a"), op };
-    let complete =
-        UploadOp::Complete { upload: u64::MAX, parts: vec![1, 300], condition: Precondition::Absent };
+    let complete = UploadOp::Complete {
+        upload: u64::MAX,
+        parts: vec![1, 300],
+        condition: Precondition::Absent,
+        mtime: Some(FileTime { secs: 300, nanos: 7 }),
+        attributes: vec![Xattr { name: b"user.a".to_vec(), value: vec![255] }],
+    };
     [
         ("op-5-only-new", Op::Draft { path: path("run7/a"), start: Start::OnlyNew, mode: 0o640 }),
         ("op-23", Op::LookFull(path("run7/a"))),

@@ -1,6 +1,6 @@
 //! An authenticated client, and the files that are open to it.
 
-use renkei_core::error::{Error, Kind};
+use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_mover::files::workspace::Workspace;
@@ -27,23 +27,6 @@ impl Session {
     /// The files of a storage and the path in them; where only folders of it are open to the client, those of the
     /// path's parent.
     pub(crate) fn files(&self, place: &Place, need: Need) -> Result<(Workspace, RelPath), Error> {
-        let root = Place { storage: place.storage.clone(), path: RelPath::root() };
-        match (self.site.files(&self.access, &root, need), place.path.parent(), place.path.name()) {
-            (Ok(files), _, _) => Ok((files, place.path.clone())),
-            // Another site or an agent that is not reached is not asked again.
-            (Err(error), ..) if error.kind() == Kind::Unavailable => Err(error),
-            (Err(_), Some(parent), Some(name)) => {
-                let parent = Place { storage: place.storage.clone(), path: parent };
-                match self.site.files(&self.access, &parent, need) {
-                    Ok(files) => Ok((files, RelPath::root().child(name)?)),
-                    // The folder itself may be what is open.
-                    Err(error) => match self.site.files(&self.access, place, need) {
-                        Ok(files) => Ok((files, RelPath::root())),
-                        Err(_) => Err(error),
-                    },
-                }
-            }
-            (Err(error), _, _) => Err(error),
-        }
+        self.site.file_service().open_around(&self.access, place, need)
     }
 }

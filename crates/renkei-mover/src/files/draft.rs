@@ -3,9 +3,9 @@
 //! The current content is copied at the first write, not before. A published draft is the file itself; a later write
 //! begins the next version. A draft that is dropped leaves nothing.
 
-use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
-use renkei_core::path::RelPath;
+use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::Precondition;
 use renkei_store::checksum::{Checksums, InOrder, READ_BACK_BYTES};
 use renkei_store::metadata::SET_ID;
@@ -47,6 +47,8 @@ pub(crate) struct Draft {
     is_given_up: AtomicBool,
     /// The condition under which it is published.
     condition: Mutex<Precondition>,
+    /// Extended attributes that it has when it is published; an empty value stands for none.
+    attributes: Mutex<Vec<Xattr>>,
     /// Checksums to be remembered, as long as all content was written in order.
     sums: Mutex<Option<InOrder>>,
     /// Counter of drafts that were dropped but not given up, which are kept; without it a dropped draft is removed.
@@ -178,7 +180,22 @@ impl Draft {
         let (target, body) = (Mutex::new(target), RwLock::new(body));
         let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
         let (seen, base, condition, sums) = Default::default();
-        Draft { temp, mode, target, body, seen, base, condition, sums, is_broken, is_new, is_given_up, left }
+        let attributes = Mutex::default();
+        Draft {
+            temp,
+            mode,
+            target,
+            body,
+            seen,
+            base,
+            condition,
+            attributes,
+            sums,
+            is_broken,
+            is_new,
+            is_given_up,
+            left,
+        }
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<Stamp>> {
@@ -199,6 +216,21 @@ impl Draft {
         if *required != Precondition::Absent {
             *required = condition;
         }
+    }
+
+    /// Sets extended attributes that it has when it is published.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for those that users may not set.
+    pub(crate) fn describe(&self, attributes: Vec<Xattr>) -> Result<(), Error> {
+        let is_own =
+            |xattr: &&Xattr| !xattr.name.starts_with(b"user.") || xattr.name.starts_with(b"user.renkei.");
+        if let Some(xattr) = attributes.iter().find(is_own) {
+            let name = printable(&xattr.name);
+            return Err(Error::new(Code::PermissionDenied, "set attribute", name, "users do not set it"));
+        }
+        *self.attributes.lock().unwrap_or_else(PoisonError::into_inner) = attributes;
+        Ok(())
     }
 
     /// Has the content removed when the draft is dropped.
@@ -299,7 +331,10 @@ impl Draft {
             return settle(&target, mtime).map(|()| None);
         };
         let (file, from) = (file.clone(), from.clone());
-        let meta = self.meta(&target, &*file, mtime)?;
+        let mut meta = self.meta(&target, &*file, mtime)?;
+        let attributes = self.attributes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        meta.xattrs.retain(|before| attributes.iter().all(|xattr| xattr.name != before.name));
+        meta.xattrs.extend(attributes.into_iter().filter(|xattr| !xattr.value.is_empty()));
         privileges::keeping_acls(|| file.set_meta(&meta))?;
         let names_first = self.is_new.load(Ordering::Relaxed) && target.dir.names_first();
         if !names_first {

@@ -16,7 +16,7 @@ use super::uploads::UploadJournals;
 use super::watch::DirWatch;
 use renkei_config::random::{random_bytes, random_number};
 use renkei_core::backoff::Backoff;
-use renkei_core::entry::{Entry, EntryKind, FileTime, Meta};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Meta, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::rights::is_change;
 use renkei_core::lease::Noted;
@@ -676,13 +676,13 @@ impl LocalFiles {
 
 impl Files for LocalFiles {
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
-        match &*self.draft(draft)? {
-            Open::Draft(draft) => {
-                draft.require(condition);
-                Ok(())
-            }
-            _ => Err(unknown(draft)),
-        }
+        let open = self.draft(draft)?;
+        open.as_draft().map(|draft| draft.require(condition)).ok_or_else(|| unknown(draft))
+    }
+
+    fn describe(&self, draft: Handle, attributes: Vec<Xattr>) -> Result<(), Error> {
+        let open = self.draft(draft)?;
+        open.as_draft().ok_or_else(|| unknown(draft))?.describe(attributes)
     }
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {

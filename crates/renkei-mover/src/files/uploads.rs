@@ -8,7 +8,7 @@
 use super::draft::{Beginning, Draft, Target};
 use super::local_files::{LocalFiles, Open, item_or_nothing};
 use renkei_config::random::random_bytes;
-use renkei_core::entry::{Entry, EntryKind};
+use renkei_core::entry::{Entry, EntryKind, FileTime, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Handle, Precondition};
@@ -20,6 +20,13 @@ use std::collections::HashMap;
 /// Permission bits of parts, and of a file that is new.
 const PART_MODE: u32 = 0o600;
 const FILE_MODE: u32 = 0o644;
+
+/// How a file is published.
+struct PublishedAs {
+    condition: Precondition,
+    mtime: Option<FileTime>,
+    attributes: Vec<Xattr>,
+}
 
 /// Keeps account of the uploads of one user below a place.
 pub trait UploadJournals: Send + Sync {
@@ -39,6 +46,15 @@ pub trait UploadJournals: Send + Sync {
     fn end(&self, upload: UploadId);
 }
 
+impl Open {
+    pub(super) fn as_draft(&self) -> Option<&Draft> {
+        match self {
+            Open::Draft(draft) => Some(draft),
+            _ => None,
+        }
+    }
+}
+
 impl LocalFiles {
     /// Performs an operation on the uploads of a file.
     pub(super) fn upload(&self, path: &RelPath, op: UploadOp) -> Result<Answer, Error> {
@@ -46,7 +62,9 @@ impl LocalFiles {
             UploadOp::Begin => self.begin_upload(path).map(Answer::Upload),
             UploadOp::Part { upload, number } => self.begin_part(path, upload, number),
             UploadOp::List(upload) => self.parts(path, upload).map(Answer::Parts),
-            UploadOp::Complete { upload, parts, condition } => self.complete(path, upload, &parts, condition),
+            UploadOp::Complete { upload, parts, condition, mtime, attributes } => {
+                self.complete(path, upload, &parts, PublishedAs { condition, mtime, attributes })
+            }
             UploadOp::Abandon(upload) => self.end_upload(path, upload).map(|()| Answer::Done),
         }
     }
@@ -101,8 +119,9 @@ impl LocalFiles {
         path: &RelPath,
         upload: UploadId,
         parts: &[u32],
-        condition: Precondition,
+        published_as: PublishedAs,
     ) -> Result<Answer, Error> {
+        let PublishedAs { condition, mtime, attributes } = published_as;
         if parts.is_empty() || parts.windows(2).any(|pair| pair[0] >= pair[1]) {
             let cause = "its parts are named once each, in the order of their numbers";
             return Err(Error::new(Code::UsageInvalid, "complete", path, cause));
@@ -113,6 +132,7 @@ impl LocalFiles {
         let temp = draft_name(path, upload, handle)?;
         let draft = Draft::begin(target.clone(), temp, Beginning::Empty, FILE_MODE, None)?;
         draft.require(condition);
+        draft.describe(attributes)?;
         let mut end = 0;
         for number in parts {
             let part = target.dir.open_read(&part_name(path, upload, *number)?);
@@ -120,7 +140,7 @@ impl LocalFiles {
             end += draft.append(&*part, end)?;
         }
         self.insert(handle, Open::Draft(draft))?;
-        let published = self.publish(handle, None);
+        let published = self.publish(handle, mtime);
         let closed = self.close(handle);
         let published = published?;
         closed?;

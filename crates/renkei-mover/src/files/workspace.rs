@@ -8,7 +8,7 @@
 //! [`Writer`] is invisible until it is published, complete, durable and, where the caller asks for that, verified and on
 //! condition of the version before. Symbolic links are followed inside the place alone. Non-goal: writes in place.
 
-use renkei_core::entry::{EntryKind, Stamp, Xattr};
+use renkei_core::entry::{EntryKind, FileTime, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::Span;
 use renkei_core::path::RelPath;
@@ -244,8 +244,19 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::stat`]; `VersionMismatch` towards a PoP of wire 3.
     pub fn xattrs(&self, path: &RelPath) -> Result<Vec<Xattr>, Error> {
-        let found = self.item(Op::LookFull(self.resolve(path)?.0))?;
-        Ok(found.entry.meta.xattrs)
+        Ok(self.stat_full(path)?.entry.meta.xattrs)
+    }
+
+    /// The attributes of an entry, the extended ones among them; a symbolic link is followed.
+    ///
+    /// # Errors
+    /// As [`Workspace::xattrs`].
+    pub fn stat_full(&self, path: &RelPath) -> Result<Item, Error> {
+        match self.item(Op::LookFull(path.clone())) {
+            Ok(found) if !matches!(found.entry.kind, EntryKind::Symlink { .. }) => Ok(found),
+            Err(error) if error.code != Code::NotADirectory => Err(error),
+            _ => self.item(Op::LookFull(self.resolve(path)?.0)),
+        }
     }
 
     /// The value of one of [`Workspace::xattrs`], if it is there.
@@ -751,16 +762,21 @@ impl Writer {
         }
     }
 
+    /// Sets extended attributes (`user.`) that the version has from its publication on, in place of those of the same names
+    /// before; an empty value stands for none. Where none are kept they are lost.
+    ///
+    /// # Errors
+    /// `Unsupported` where the files are at another site.
+    pub fn describe(&self, attributes: Vec<Xattr>) -> Result<(), Error> {
+        self.files.describe(self.handle, attributes)
+    }
+
     /// Makes the content durable and, in one step, the file's present version.
     ///
     /// # Errors
     /// `DigestMismatch` if an expected checksum differs, `PathExists` or `VersionReplaced` if the condition does not
     /// hold: nothing is published then. Those of the files.
-    pub fn publish(
-        self,
-        mtime: Option<renkei_core::entry::FileTime>,
-        expected: Option<&[u8]>,
-    ) -> Result<Item, Error> {
+    pub fn publish(self, mtime: Option<FileTime>, expected: Option<&[u8]>) -> Result<Item, Error> {
         if let Some(expected) = expected {
             let found = self.checksum()?;
             if found != expected {
@@ -823,8 +839,22 @@ impl Upload {
     /// As [`Upload::put_part`] and [`Writer::publish`]; `PathNotFound` for a part that has not come. The upload goes
     /// on after an error.
     pub fn complete(&self, parts: &[u32], condition: Precondition) -> Result<Item, Error> {
+        self.complete_with(parts, condition, None, Vec::new())
+    }
+
+    /// As [`Upload::complete`], with a modification time and extended attributes of the file.
+    ///
+    /// # Errors
+    /// As [`Upload::complete`].
+    pub fn complete_with(
+        &self,
+        parts: &[u32],
+        condition: Precondition,
+        mtime: Option<FileTime>,
+        attributes: Vec<Xattr>,
+    ) -> Result<Item, Error> {
         let (upload, parts) = (self.id, parts.to_vec());
-        item(self.ask(UploadOp::Complete { upload, parts, condition })?)
+        item(self.ask(UploadOp::Complete { upload, parts, condition, mtime, attributes })?)
     }
 
     /// Discards the parts.

@@ -3,7 +3,7 @@
 
 use super::workspace::{AccessList, Create, Follow, ListFrom, Replace, Upload, Workspace};
 use super::workspace_suite_places;
-use renkei_core::entry::{EntryKind, FileTime};
+use renkei_core::entry::{EntryKind, FileTime, Xattr};
 use renkei_core::error::Code;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Alteration, Freshness, Precondition, Start};
@@ -285,6 +285,35 @@ pub fn attributes_of_users(workspace: &Workspace) {
     access_lists(workspace);
     workspace.remove(&at).unwrap();
     workspace.remove(&path("xattr")).unwrap();
+}
+
+/// Attributes that are published with content; for workspaces whose files are of this machine.
+pub fn attributes_of_drafts(workspace: &Workspace) {
+    put(workspace, "described", b"before");
+    let at = path("described");
+    workspace.set_xattr(&at, b"user.kept", b"kept").unwrap();
+    workspace.set_xattr(&at, b"user.old", b"old").unwrap();
+    let xattr = |name: &[u8], value: &[u8]| Xattr { name: name.to_vec(), value: value.to_vec() };
+    let writer = workspace.create(&at, Create::default()).unwrap();
+    let refused = writer.describe(vec![xattr(b"user.renkei.checksums", b"x")]).unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    writer.describe(vec![xattr(b"user.new", b"new"), xattr(b"user.old", b"")]).unwrap();
+    assert_eq!(workspace.xattr(&at, b"user.new").unwrap(), None);
+    let mtime = FileTime { secs: 1_700_000_000, nanos: 7 };
+    writer.publish(Some(mtime), None).unwrap();
+    let found = workspace.stat_full(&at).unwrap();
+    let attributes = found.entry.meta.xattrs.iter().filter(|xattr| xattr.name.starts_with(b"user."));
+    let expected = [xattr(b"user.kept", b"kept"), xattr(b"user.new", b"new")];
+    assert_eq!(attributes.cloned().collect::<Vec<_>>(), expected);
+    let upload = workspace.create_upload(&at).unwrap();
+    let part = upload.put_part(1, None).unwrap();
+    part.write_at(b"part", 0).unwrap();
+    part.publish(None, None).unwrap();
+    let attributes = vec![xattr(b"user.new", b"newer")];
+    let item = upload.complete_with(&[1], Precondition::None, Some(mtime), attributes).unwrap();
+    assert_eq!((item.entry.meta.mtime, item.entry.size()), (mtime, 4));
+    assert_eq!(workspace.xattr(&at, b"user.new").unwrap().as_deref(), Some(&b"newer"[..]));
+    workspace.remove(&at).unwrap();
 }
 
 fn access_lists(workspace: &Workspace) {

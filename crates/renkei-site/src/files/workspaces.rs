@@ -9,7 +9,8 @@ use super::FileService;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
-use renkei_core::error::{Code, Error};
+use renkei_core::entry::Xattr;
+use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Op, Precondition, Watch};
@@ -114,6 +115,34 @@ impl Authorised {
 }
 
 impl FileService {
+    /// The files of a storage and the path in them; where only folders of it are open to the principal, those of the
+    /// path's parent, or of the path itself.
+    ///
+    /// # Errors
+    /// As [`FileService::open`].
+    pub fn open_around(
+        &self,
+        access: &Access,
+        place: &Place,
+        need: Need,
+    ) -> Result<(Workspace, RelPath), Error> {
+        let at = |path| Place { storage: place.storage.clone(), path };
+        match (self.open(access, &at(RelPath::root()), need), place.path.parent(), place.path.name()) {
+            (Ok(files), _, _) => Ok((files, place.path.clone())),
+            // Another site or an agent that is not reached is not asked again.
+            (Err(error), ..) if error.kind() == Kind::Unavailable => Err(error),
+            (Err(_), Some(parent), Some(name)) => match self.open(access, &at(parent), need) {
+                Ok(files) => Ok((files, RelPath::root().child(name)?)),
+                // The folder itself may be what is open.
+                Err(error) => match self.open(access, place, need) {
+                    Ok(files) => Ok((files, RelPath::root())),
+                    Err(_) => Err(error),
+                },
+            },
+            (Err(error), _, _) => Err(error),
+        }
+    }
+
     /// The files of a place, for a principal that needs them to look at, to list, to read or to write.
     ///
     /// # Errors
@@ -244,6 +273,10 @@ impl Files for AccountFiles {
         self.run(move |local| local.require(draft, condition))
     }
 
+    fn describe(&self, draft: Handle, attributes: Vec<Xattr>) -> Result<(), Error> {
+        self.run(move |local| local.describe(draft, attributes))
+    }
+
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
         self.run(move |local| Ok(local.descriptor(handle))).ok().flatten()
     }
@@ -357,6 +390,7 @@ mod tests {
         workspace_suite_places::changes(&workspace);
         if workspace_suite::takes_attributes(dir.path()) {
             workspace_suite::attributes_of_users(&workspace);
+            workspace_suite::attributes_of_drafts(&workspace);
         }
         drop(workspace);
         let left = std::fs::read_dir(dir.path().join("data")).unwrap().map(|item| item.unwrap().file_name());
