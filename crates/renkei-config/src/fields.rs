@@ -163,6 +163,11 @@ pub const FIELDS: &[Field] = &[
                  `stall_timeout_s` holds between two pieces of the content." },
     Field { key: "tpc.firefly", kind: Type::Text, default: "", env: "RENKEI_TPC_FIREFLY",
         effect: "`HOST:PORT` to which a UDP packet is sent at the start and end of each copy that has a SciTag (scitags.org). Empty: none." },
+    Field { key: "s3.domains", kind: Type::List, default: "[]", env: "RENKEI_S3_DOMAINS",
+        effect: "Names of the PoP below which buckets are hosts, as `s3.kek.jp` for `data.s3.kek.jp`; the certificate must name them. \
+                 Buckets in paths work without." },
+    Field { key: "s3.buckets", kind: Type::List, default: "[]", env: "RENKEI_S3_BUCKETS",
+        effect: "Folders that are buckets, beside storages and volumes, as `run7=/data/run7`." },
     Field { key: "limits.max_circuits", kind: Type::Number("connections"), default: "256", env: "RENKEI_LIMITS_MAX_CIRCUITS",
         effect: "Connections passed on at a time, at most half of them for one principal; more are refused with RK-ROUTE-5." },
     Field { key: "log.filter", kind: Type::Text, default: "info", env: "RENKEI_LOG_FILTER",

@@ -154,6 +154,16 @@ impl Home {
         self.pki_dir().join("token.key")
     }
 
+    /// The S3 keys of users.
+    pub fn s3_key_dir(&self) -> PathBuf {
+        self.state_dir().join("s3-keys")
+    }
+
+    /// State of uploads in parts by S3.
+    pub fn s3_upload_dir(&self) -> PathBuf {
+        self.state_dir().join("s3-uploads")
+    }
+
     /// Certificate of the PoP.
     pub fn host_cert(&self) -> PathBuf {
         self.pki_dir().join("host.pem")

@@ -11,6 +11,7 @@ mod grid;
 pub mod home;
 pub mod random;
 mod rule;
+pub mod s3;
 pub mod telemetry;
 mod tpc;
 mod volumes;
@@ -102,6 +103,8 @@ pub struct Config {
     pub grid: Grid,
     /// Copies from and to other web servers.
     pub tpc: Tpc,
+    /// Buckets for S3 clients.
+    pub s3: s3::S3,
     /// What is logged and how.
     pub log: Log,
     /// The named roots.
@@ -347,6 +350,7 @@ impl Default for Config {
             web: Web::default(),
             grid: Grid::default(),
             tpc: Tpc::default(),
+            s3: s3::S3::default(),
             log: Log::default(),
             storage: BTreeMap::new(),
             rule: BTreeMap::new(),

@@ -108,7 +108,7 @@ impl Proof {
         self.scope.as_ref()?.transfer().map(|transfer| hex(transfer))
     }
 
-    /// Whose token or grid certificate proved it, if one did, as logged.
+    /// Whose token, S3 key or grid certificate proved it, if one did, as logged.
     pub(super) fn holder(&self) -> Option<String> {
         self.evidence.holder()
     }

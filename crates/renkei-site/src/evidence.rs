@@ -1,9 +1,10 @@
 //! Evidence in, principal out: what a peer shows to prove who it is, and how that is judged, at first and again.
 //!
-//! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (SSH keys, keys of S3) are further variants; what stands on a
+//! A PoP's word about a user counts at the agents of its site ([`PopWord`]). Further kinds of evidence (SSH keys) are further variants; what stands on a
 //! [`Proof`] need not know them.
 
 use crate::access::Proof;
+use crate::s3_keys::ShownS3Key;
 use crate::snapshot::Snapshot;
 use crate::token::ShownToken;
 use renkei_core::error::{Code, Error};
@@ -30,6 +31,8 @@ pub enum Evidence {
     Session(Arc<Proof>),
     /// The word of this agent's PoP.
     Word(PopWord),
+    /// An S3 key whose secret signed the request.
+    S3Key(ShownS3Key),
 }
 
 /// The word of a PoP, at an agent of its site, about a user whom the PoP has authenticated. It is good as long as the
@@ -69,7 +72,11 @@ impl Evidence {
         match self {
             Evidence::Chain(chain) => chain,
             Evidence::Session(earlier) => earlier.chain(),
-            Evidence::Grid(_) | Evidence::Uid(_) | Evidence::Token(_) | Evidence::Word(_) => &[],
+            Evidence::Grid(_)
+            | Evidence::Uid(_)
+            | Evidence::Token(_)
+            | Evidence::Word(_)
+            | Evidence::S3Key(_) => &[],
         }
     }
 
@@ -98,6 +105,7 @@ impl Evidence {
             // A certificate may expire while its session goes on, as in a transfer.
             Evidence::Session(earlier) => earlier.evidence.judge(now, earlier.at),
             Evidence::Word(word) => word.judge(now, at),
+            Evidence::S3Key(shown) => shown.judge(now, at),
         }
     }
 
@@ -109,12 +117,17 @@ impl Evidence {
         match self {
             Evidence::Token(shown) => return shown.judge_again(was, now, at),
             Evidence::Session(earlier) => return earlier.evidence.judge_again(was, now, earlier.at),
-            Evidence::Chain(_) | Evidence::Grid(_) | Evidence::Uid(_) | Evidence::Word(_) => {}
+            Evidence::Chain(_)
+            | Evidence::Grid(_)
+            | Evidence::Uid(_)
+            | Evidence::Word(_)
+            | Evidence::S3Key(_) => {}
         }
         let (principal, _) = self.judge(now, at)?;
         let cause = match self {
             Evidence::Uid(uid) => format!("uid {uid} is {principal} by now"),
             Evidence::Grid(_) => format!("the certificate is for {principal} by now"),
+            Evidence::S3Key(_) => format!("the S3 key is for {principal} by now"),
             Evidence::Chain(_) | Evidence::Token(_) | Evidence::Session(_) | Evidence::Word(_) => return Ok(()),
         };
         match principal == *was {
@@ -127,6 +140,7 @@ impl Evidence {
     pub(crate) fn holder(&self) -> Option<String> {
         match self {
             Evidence::Token(shown) => Some(shown.holder()),
+            Evidence::S3Key(shown) => Some(format!("S3 key {}", shown.id)),
             Evidence::Grid(chain) => claimed_name(chain),
             Evidence::Session(earlier) => earlier.evidence.holder(),
             Evidence::Chain(_) | Evidence::Uid(_) | Evidence::Word(_) => None,

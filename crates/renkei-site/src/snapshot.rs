@@ -21,6 +21,7 @@ use renkei_net::identity::tls::server_config_with;
 use renkei_net::identity::token::bearer::TokenKey;
 use renkei_net::identity::token::issuers::Issuers;
 use renkei_net::identity::token::keys::IssuerKeys;
+use renkei_net::identity::token::s3_key::S3Keys;
 use renkei_net::identity::trust::Trust;
 use renkei_net::identity::web::{WebCertificate, http_config, http_config_with_clients};
 use renkei_store::Store;
@@ -129,6 +130,8 @@ pub struct Snapshot {
     /// The issuers whose tokens are accepted.
     pub(super) issuers: Issuers,
     pub(super) issuer_keys: Arc<IssuerKeys>,
+    /// The S3 keys of users.
+    pub s3_keys: S3Keys,
     /// The certificate for HTTP clients.
     pub web: Arc<WebCertificate>,
     /// The host certificate of the grid, for those among them that do not offer HTTP/2.
@@ -204,6 +207,7 @@ impl Snapshot {
             token_key: TokenKey::load(home)?,
             issuers: Issuers::load(home)?,
             issuer_keys,
+            s3_keys: S3Keys::new(home),
             listening,
             mapping: Mapping::parse(&map)?,
             credential,
@@ -551,6 +555,8 @@ pub fn mark(home: &Home) -> Mark {
         home.ca_cert(),
         // For the handover of an authority, whose file name varies.
         home.pki_dir(),
+        // A revoked key ends what is done with it.
+        home.s3_key_dir(),
     ];
     files.iter().map(|path| mark_of(path)).collect()
 }

@@ -90,7 +90,7 @@ fn judge_claims(
 }
 
 /// Rights to places as a scope; those without a place are for each storage and volume.
-fn scope(all: &[(Rights, Option<Place>)], now: &Snapshot) -> Result<Scope, Error> {
+pub(crate) fn scope(all: &[(Rights, Option<Place>)], now: &Snapshot) -> Result<Scope, Error> {
     let root = |storage: &String| Place { storage: storage.clone(), path: RelPath::root() };
     let roots = || now.storages.keys().chain(now.volumes.keys()).map(root).collect();
     let permits = all.iter().flat_map(|(rights, place)| {

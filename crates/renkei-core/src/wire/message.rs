@@ -7,6 +7,7 @@ use super::file::{Changed, OpenFiles};
 use super::links::{AboutLink, LinkReply};
 use super::on_behalf::{FilesRequest, OnBehalf};
 use super::queue::{Listed, Queued, Story, Submission};
+use super::s3_key::{AboutS3Keys, S3KeysReply};
 pub use super::status::{AgentStatus, LineStatus, RelayedStatus, Status, TransferStatus};
 use super::unfinished::{AboutUnfinished, UnfinishedReply};
 use super::violation;
@@ -385,6 +386,8 @@ pub enum Request {
     },
     /// Since wire 4: about links. Answer: `Link`.
     Link(AboutLink),
+    /// Since wire 4: about the S3 keys of the user. Answer: `S3Keys`.
+    S3Keys(AboutS3Keys),
 }
 
 impl Request {
@@ -624,6 +627,8 @@ pub enum Reply {
     Token(String),
     /// To `Link`.
     Link(LinkReply),
+    /// To `S3Keys`.
+    S3Keys(S3KeysReply),
 }
 
 /// The result of probing one way from a PoP to a site.

@@ -18,6 +18,7 @@ pub mod links;
 pub mod message;
 pub mod on_behalf;
 pub mod queue;
+pub mod s3_key;
 pub mod status;
 pub mod types;
 pub mod unfinished;

@@ -110,7 +110,8 @@ impl Request {
             | Request::SubmitCopies(_)
             | Request::IssueToken { .. }
             | Request::FilesFor { .. }
-            | Request::Link(_) => WireVersion::V4,
+            | Request::Link(_)
+            | Request::S3Keys(_) => WireVersion::V4,
             _ => WireVersion::V3,
         }
     }
@@ -143,6 +144,7 @@ impl Request {
             }
             Request::IssueToken { .. } => Err(lacks("it issues no tokens, which need wire 4")),
             Request::Link(_) => Err(lacks("it makes no links, which need wire 4")),
+            Request::S3Keys(_) => Err(lacks("it has no S3 keys, which need wire 4")),
             Request::KnownChecksum { .. } => {
                 Err(lacks("it tells no remembered checksums, which need wire 4"))
             }

@@ -18,6 +18,7 @@ use renkei_core::wire::links::{AboutLink, LinkReply, LinkStatus};
 use renkei_core::wire::message::{Algorithm, Class, Control, Reply, Request};
 use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
 use renkei_core::wire::queue::Submission;
+use renkei_core::wire::s3_key::{AboutS3Keys, S3KeyStatus, S3KeysReply};
 use renkei_core::wire::uploads::{Part, UploadOp};
 use serde::de::DeserializeOwned;
 use std::fmt::Write;
@@ -94,6 +95,18 @@ fn messages() -> Vec<(String, Message)> {
         ("revoked", LinkReply::Revoked),
     ];
     let links = links.map(|(name, reply)| (format!("reply-28-{name}"), Reply::Link(reply)));
+    let key_status = S3KeyStatus {
+        id: "RK07".into(),
+        caveats: vec!["path:/data".into()],
+        created_unix: 300,
+        used_unix: Some(1 << 33),
+    };
+    let keys = [
+        ("reply-29-created", S3KeysReply::Created { id: "RK07".into(), secret: "5f".into() }),
+        ("reply-29-keys", S3KeysReply::Keys(vec![key_status])),
+        ("reply-29-revoked", S3KeysReply::Revoked),
+    ];
+    let keys = keys.map(|(name, reply)| (name.to_owned(), Reply::S3Keys(reply)));
     let senders = [
         ("asker", CopySender::Asker),
         ("pop-for", CopySender::PopFor(vec![vec![48, 130], vec![48]])),
@@ -119,9 +132,13 @@ fn messages() -> Vec<(String, Message)> {
         ("revoke", AboutLink::Revoke("3f2a91c0".into())),
     ];
     requests.extend(abouts.map(|(name, about)| (format!("request-48-{name}"), Request::Link(about))));
+    let key = AboutS3Keys::Create { caveats: vec!["path:/data".into()], seconds: Some(300) };
+    requests.push(("request-49-create".into(), Request::S3Keys(key)));
+    requests.push(("request-49-list".into(), Request::S3Keys(AboutS3Keys::List)));
+    requests.push(("request-49-revoke".into(), Request::S3Keys(AboutS3Keys::Revoke("RK07".into()))));
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
     let reply =
-        reply.into_iter().chain([issued]).chain(links).map(|(name, message)| (name, Message::Reply(message)));
+        reply.into_iter().chain([issued]).chain(links).chain(keys).map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
     let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
     let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];
@@ -223,10 +240,10 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 
 #[test]
 fn every_message_is_recorded() {
-    assert!(has_variant::<Control>(31) && has_variant::<Request>(48) && has_variant::<Reply>(28));
+    assert!(has_variant::<Control>(31) && has_variant::<Request>(49) && has_variant::<Reply>(29));
     assert!(has_variant::<Op>(32) && has_variant::<Answer>(14));
     assert!(!has_variant::<Control>(32), "record the new message here");
-    assert!(!has_variant::<Request>(49), "record the new request here");
-    assert!(!has_variant::<Reply>(29), "record the new reply here");
+    assert!(!has_variant::<Request>(50), "record the new request here");
+    assert!(!has_variant::<Reply>(30), "record the new reply here");
     assert!(!has_variant::<Op>(33) && !has_variant::<Answer>(15), "record the new operation here");
 }

@@ -38,6 +38,17 @@ impl Activity {
         self.0.steps.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes that an operation begins.
+    pub(crate) fn enter(&self) {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that an operation ended.
+    pub(crate) fn leave(&self) {
+        self.step();
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// The steps so far.
     pub(crate) fn steps(&self) -> u64 {
         self.0.steps.load(Ordering::Relaxed)
@@ -61,12 +72,11 @@ impl Activity {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let state = self.0.clone();
-        state.running.fetch_add(1, Ordering::Relaxed);
+        let own = self.clone();
+        own.enter();
         tokio::task::spawn_blocking(move || {
             let done = work();
-            state.steps.fetch_add(1, Ordering::Relaxed);
-            state.running.fetch_sub(1, Ordering::Relaxed);
+            own.leave();
             done
         })
     }

@@ -1,11 +1,14 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
 //! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
-//! `activity` tells an idle connection. The pages of the console are in `console`, files in `pages` and `webdav`.
+//! `activity` tells an idle connection. The pages of the console are in `console`, files in `pages` and `webdav`; `s3` hands
+//! requests of S3 to `renkei-s3`.
 
 pub(crate) mod activity;
 mod buffered_socket;
 mod metrics;
+#[cfg(feature = "s3")]
+mod s3;
 
 use crate::admission::Slot;
 use crate::console;
@@ -94,8 +97,11 @@ async fn idle(activity: &Activity) {
 
 fn router(site: Arc<Site>, client: Client) -> Router {
     let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
-    let files = pages::router().layer(Extension(client));
-    router.merge(console::router()).merge(files).with_state(site)
+    let files = pages::router().layer(Extension(client.clone()));
+    let router = router.merge(console::router()).merge(files).with_state(site.clone());
+    #[cfg(feature = "s3")]
+    let router = s3::first(router, site, client);
+    router
 }
 
 /// 503 if a condition is critical, else 200; with the list of conditions. Needs no authentication, so no path, cause

@@ -91,6 +91,9 @@ pub(super) fn handle(
             .issue_token(proof, &caveats, Duration::from_secs(seconds.into()))
             .map(Reply::Token)
             .map(Outcome::Reply),
+        Request::S3Keys(about) => {
+            site.context().about_s3_keys(proof, about).map(Reply::S3Keys).map(Outcome::Reply)
+        }
         Request::Card(of) => site.card(proof, &of).map(Reply::Card).map(Outcome::Reply),
         request => site.authorise(proof).and_then(|access| {
             site.relay().expect_here(&access, &request)?;

@@ -29,6 +29,7 @@ mod quantity;
 mod queue;
 mod remedy;
 mod route;
+mod s3;
 mod time;
 mod token;
 mod volume;
@@ -95,6 +96,7 @@ enum Command {
     Login(login::Args),
     Token(token::Args),
     Link(files::link::Args),
+    S3(s3::Args),
     Cp(copy::cp::Args),
     Sync(copy::sync::Args),
     Ls(files::ls::Args),
@@ -164,6 +166,7 @@ impl Command {
             Command::Login(args) => login::run(args, context),
             Command::Token(args) => token::run(args, context),
             Command::Link(args) => files::link::run(args, context),
+            Command::S3(args) => s3::run(args, context),
             Command::Cp(args) => copy::cp::run(args, context),
             Command::Sync(args) => copy::sync::run(args, context),
             Command::Ls(args) => files::ls::run(args, context),

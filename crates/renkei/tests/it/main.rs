@@ -12,6 +12,7 @@ mod lab;
 mod mount;
 mod queue;
 mod relay;
+mod s3;
 mod tidy;
 mod transfer;
 mod tree;

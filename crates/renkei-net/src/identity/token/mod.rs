@@ -10,3 +10,4 @@ pub mod jwt;
 pub mod keys;
 pub mod macaroon;
 mod net;
+pub mod s3_key;
