@@ -62,6 +62,12 @@ pub const FIELDS: &[Field] = &[
     Field { key: "delegation_days", kind: Type::Number("days"), default: "7", env: "RENKEI_DELEGATION_DAYS",
         effect: "Lifetime of the credential that a queued transfer works with, 1 to 90. When it has expired the \
                  transfer waits (RK-AUTH-19)." },
+    Field { key: "borrowed_hours", kind: Type::Number("hours"), default: "12", env: "RENKEI_BORROWED_HOURS",
+        effect: "Longest lifetime of the certificate that a user gets for a token, a proxy or a Kerberos ticket, 0 to 168; it never \
+                 outlives those. 0: none is given." },
+    Field { key: "borrowed_queue_hours", kind: Type::Number("hours"), default: "12", env: "RENKEI_BORROWED_QUEUE_HOURS",
+        effect: "How long a transfer that was queued with such a certificate may go on after the certificate's end, 0 to 2160, and \
+                 never longer than `delegation_days`." },
     Field { key: "notify", kind: Type::List, default: "[]", env: "RENKEI_NOTIFY",
         effect: "Addresses below which the end of a queued transfer may be told (`--notify`), as `https://hooks.example.org/renkei`: \
                  the PoP connects to no others for its users. Empty: to none." },

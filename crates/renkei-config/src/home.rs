@@ -209,6 +209,16 @@ impl Home {
         self.of_user().config.join("login")
     }
 
+    /// Origin of the user's credential, if it was not got by the account: the file of a token, a provider.
+    pub fn login_origin(&self) -> PathBuf {
+        self.of_user().config.join("login-origin.json")
+    }
+
+    /// Certificates that were got for tokens and proxies, until they end; mode 700.
+    pub fn borrowed_dir(&self) -> PathBuf {
+        self.of_user().state.join("borrowed")
+    }
+
     /// A user's certificate chain and key; mode 600 in a directory of mode 700.
     pub fn user_credential(&self) -> PathBuf {
         self.of_user().config.join("credential.pem")

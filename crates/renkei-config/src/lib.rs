@@ -46,6 +46,8 @@ use std::time::Duration;
 pub const DEFAULT_PORT: u16 = 7512;
 /// Longest lifetime of a queued transfer's credential, in days.
 pub const MAX_DELEGATION_DAYS: u64 = 90;
+/// Longest lifetime of a certificate for a token, in hours.
+pub const MAX_BORROWED_HOURS: u64 = 7 * 24;
 /// Maximum of sites that lines are kept to; a card has room for them.
 pub const MAX_REVERSE: usize = 8;
 /// Largest configuration file accepted.
@@ -84,6 +86,12 @@ pub struct Config {
     /// How long the credential of a queued transfer is good, in days.
     #[serde(deserialize_with = "delegation_days")]
     pub delegation_days: u64,
+    /// How long a certificate for a token, a proxy or a ticket is good at most, in hours; 0 for none of them.
+    #[serde(deserialize_with = "borrowed_hours")]
+    pub borrowed_hours: u64,
+    /// How long a transfer that was queued with such a certificate may go on after its end, in hours.
+    #[serde(deserialize_with = "borrowed_queue_hours")]
+    pub borrowed_queue_hours: u64,
     /// Addresses below which ends of transfers may be told.
     #[serde(deserialize_with = "addresses")]
     pub notify: Vec<String>,
@@ -341,6 +349,8 @@ impl Default for Config {
             stall_timeout_s: 60,
             catalogue: String::new(),
             delegation_days: 7,
+            borrowed_hours: 12,
+            borrowed_queue_hours: 12,
             notify: Vec::new(),
             checksums: Checksums::default(),
             limits: Limits::default(),
@@ -466,6 +476,16 @@ impl Config {
     pub fn delegation_life(&self) -> Duration {
         Duration::from_secs(self.delegation_days * 24 * 3600)
     }
+
+    /// The longest life of a certificate for a token, a proxy or a ticket; zero for none of them.
+    pub fn borrowed_life(&self) -> Duration {
+        Duration::from_secs(self.borrowed_hours * 3600)
+    }
+
+    /// How long a transfer that was queued with such a certificate may go on after its end.
+    pub fn borrowed_queue_life(&self) -> Duration {
+        Duration::from_secs(self.borrowed_queue_hours * 3600)
+    }
 }
 
 fn announce(address: SocketAddr) -> String {
@@ -585,6 +605,21 @@ fn delegation_days<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
     match u64::deserialize(deserializer)? {
         days if (1..=MAX_DELEGATION_DAYS).contains(&days) => Ok(days),
         days => Err(D::Error::custom(format!("{days} is not 1 to {MAX_DELEGATION_DAYS}"))),
+    }
+}
+
+fn borrowed_hours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    at_most(deserializer, MAX_BORROWED_HOURS)
+}
+
+fn borrowed_queue_hours<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    at_most(deserializer, MAX_DELEGATION_DAYS * 24)
+}
+
+fn at_most<'de, D: Deserializer<'de>>(deserializer: D, most: u64) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        hours if hours <= most => Ok(hours),
+        hours => Err(D::Error::custom(format!("{hours} is not 0 to {most}"))),
     }
 }
 

@@ -480,6 +480,18 @@ codes! {
         "make one by RFC 3820 that inherits all rights or is limited: `voms-proxy-init -rfc`, `grid-proxy-init`";
     WeakDigest = "RK-AUTH-47", Identity, Never, "the grid certificate is signed with a digest that is no longer safe",
         "get a certificate or revocation list that is signed with SHA-256 or better; `grid.weak_digests` accepts SHA-1, too";
+    TooManyLogins = "RK-AUTH-50", Limit, Later, "too many certificates were asked for in a short time",
+        "wait a minute; programs keep a certificate until its end, and ask for no new one each time";
+    LoginDenied = "RK-AUTH-51", Identity, Never, "the login at the provider was denied",
+        "`renkei login --oidc URL` again, and confirm the code that it shows";
+    LoginLapsed = "RK-AUTH-52", Identity, Never, "nobody confirmed the login at the provider in time",
+        "`renkei login --oidc URL` again; open the address that it shows, and confirm the code there";
+    ProviderUnusable = "RK-AUTH-53", Unavailable, Later, "the provider of identities cannot be used",
+        "see the cause: the provider answers at URL/.well-known/openid-configuration over https and offers logins of devices (RFC 8628) to the client that `--client` names";
+    EndpointNotTrusted = "RK-AUTH-54", Identity, Never, "the PoP that shall get the token did not prove to be that of the site",
+        "name it as its certificate does: `renkei login --token FILE --at HOST:PORT`, or take the site's card first: `renkei trust add CARD`; SSL_CERT_FILE names further authorities";
+    NoSuchIdentity = "RK-AUTH-55", Identity, Never, "there is no identity of the kind that was asked for",
+        "see the cause; `renkei login` gets a certificate of the site, and RENKEI_CREDENTIAL names the kind to look for";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",

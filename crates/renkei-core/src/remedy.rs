@@ -30,6 +30,8 @@ pub const WORDS: &[(&str, &str)] = &[
     ("TOPOLOGY", "a file as docs/lab.md describes it"),
     ("COMMAND", "the command that was typed"),
     ("TOKEN", "the token's text"),
+    ("HOST", "the machine of the PoP"),
+    ("PORT", "its port, 7512 if nobody chose another"),
     ("URL", "the issuer as its tokens name it, as https://issuer.example"),
     ("WORDS", "the words of the scope, as storage.read:/genome"),
 ];

@@ -44,6 +44,49 @@ pub fn get(address: &Address, tls: &Arc<ClientConfig>, limit: usize) -> Result<V
     exchange(address, request, Body::empty(), tls, limit)
 }
 
+/// The answer of a server, with any status.
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// Posts a body with headers, to a server that is asked for its certificate under `name`; the answer has at most `limit`
+/// bytes.
+///
+/// # Errors
+/// The reason of the failure, as text.
+pub fn post_for_answer(
+    address: &Address,
+    name: &ServerName<'static>,
+    headers: &[(&str, &str)],
+    body: String,
+    tls: &Arc<ClientConfig>,
+    limit: usize,
+) -> Result<Answer, String> {
+    let request =
+        Request::post(&address.path).header(HOST, address.authority()).header(USER_AGENT, super::SOFTWARE);
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = request.body(Body::from(body)).map_err(|error| error.to_string())?;
+    within_time(async {
+        let asked = ask_named(address, name.clone(), request, tls).await;
+        let response = asked.map_err(|error| with_causes(&*error))?;
+        let status = response.status().as_u16();
+        Ok(Answer { status, body: collect(response.into_body(), limit).await? })
+    })
+}
+
+/// Runs an exchange to its end, or its timeout.
+fn within_time<T>(asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, asked).await });
+    // A pending name lookup is abandoned.
+    runtime.shutdown_background();
+    asked.unwrap_or_else(|_| Err("it took too long".into()))
+}
+
 /// One exchange; gives the body of the answer up to a limit, 0 for none of it.
 fn exchange(
     address: &Address,
@@ -52,22 +95,16 @@ fn exchange(
     tls: &Arc<ClientConfig>,
     limit: usize,
 ) -> Result<Vec<u8>, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
     let request = request.header(USER_AGENT, super::SOFTWARE).body(body);
     let request = request.map_err(|error| error.to_string())?;
-    let asked = async {
+    within_time(async {
         let response = ask(address, request, tls).await.map_err(|error| with_causes(&*error))?;
         match response.status() {
             status if !status.is_success() => Err(format!("the server answered {}", status.as_u16())),
             _ if limit == 0 => Ok(Vec::new()),
             _ => collect(response.into_body(), limit).await,
         }
-    };
-    let asked = runtime.block_on(async { tokio::time::timeout(WITHIN, asked).await });
-    // A pending name lookup is abandoned.
-    runtime.shutdown_background();
-    asked.unwrap_or_else(|_| Err("it took too long".into()))
+    })
 }
 
 async fn ask(
@@ -75,11 +112,19 @@ async fn ask(
     request: Request<Body>,
     tls: &Arc<ClientConfig>,
 ) -> Result<Response<Incoming>, Failure> {
+    ask_named(address, ServerName::try_from(address.host.clone())?, request, tls).await
+}
+
+async fn ask_named(
+    address: &Address,
+    name: ServerName<'static>,
+    request: Request<Body>,
+    tls: &Arc<ClientConfig>,
+) -> Result<Response<Incoming>, Failure> {
     let sock = TcpStream::connect((address.host.as_str(), address.port)).await?;
     if !address.https {
         return ask_on(sock, request).await;
     }
-    let name = ServerName::try_from(address.host.clone())?;
     ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, request).await
 }
 

@@ -18,7 +18,7 @@ use super::socket::{self, Peer};
 use super::trust::card::SiteCard;
 use super::trust::former_names;
 use super::trust::{Added, Trust, home_of_user};
-use super::verify::verify_peer;
+use super::verify::verify_holder;
 use super::{map, secret};
 use renkei_config::home::{Home, make_private_dir};
 use renkei_core::error::{Code, Error};
@@ -215,7 +215,7 @@ pub(super) fn keep_at(
     let reply = Reply::deserialize(reply).map_err(|error| bad(error.to_string()))?;
     let credential = Credential::parse(&reply.certificate, &key.key, file)?;
     let cards = reply.cards.iter().map(|text| SiteCard::parse(text)).collect::<Result<Vec<_>, _>>()?;
-    let principal = credential.principal()?;
+    let principal = credential.holder()?;
     let place = home_of_user(home, principal.site())?;
     let mut trust = Trust::load(&place)?;
     for card in &cards {
@@ -248,7 +248,7 @@ pub(super) fn keep_at(
         }
     }
     former_names::install(&place)?;
-    verify_peer(&credential.chain, &trust, now)?;
+    verify_holder(&credential.chain, &trust, now)?;
     make_private_dir(home.state_dir())?;
     secret::write(file, &format!("{}{}", reply.certificate, key.key))?;
     Ok(LoggedIn { principal, not_after: credential.facts()?.not_after, sites })

@@ -196,7 +196,7 @@ impl Judge<'_> {
                     "it was signed by the previous authority of {}, which was valid until {until}",
                     card.site
                 );
-                let delegated = self.facts.scope.is_some();
+                let delegated = self.facts.scope.as_ref().is_some_and(|scope| scope.transfer().is_some());
                 let code = if delegated { Code::DelegationExpired } else { Code::CertificateExpired };
                 return Some(self.error(code, cause));
             }
@@ -275,7 +275,7 @@ impl Judge<'_> {
         match error {
             webpki::Error::CertExpired { .. } => {
                 let cause = format!("it expired on {}; here it is {now}", utc(self.facts.not_after));
-                let delegated = self.facts.scope.is_some();
+                let delegated = self.facts.scope.as_ref().is_some_and(|scope| scope.transfer().is_some());
                 self.error(if delegated { Code::DelegationExpired } else { Code::CertificateExpired }, cause)
             }
             webpki::Error::CertNotValidYet { .. } => {

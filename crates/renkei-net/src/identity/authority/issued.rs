@@ -56,11 +56,16 @@ pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Err
     let mut found: Vec<String> = Vec::new();
     each_line(&home.issued_file(), |words| {
         let Some(entry) = parse_entry(words).filter(|entry| entry.not_after >= now) else { return };
-        let meant = match entry.principal.to_string() == what {
+        let is_users = entry.principal.to_string() == what;
+        let is_parents = entry.parent.as_ref() == Some(&serial);
+        if !is_users && !is_parents && entry.serial != serial {
+            return;
+        }
+        let meant = match is_users || is_parents {
             true => entry.parent.unwrap_or(entry.serial),
             false => entry.serial,
         };
-        if (meant == serial || entry.principal.to_string() == what) && !found.contains(&meant) {
+        if !found.contains(&meant) {
             found.push(meant);
         }
     })?;

@@ -16,7 +16,7 @@ use super::certificate::{
 };
 use super::credential::generate_key;
 use super::handover::{AUTHORITY_OF, Handover, Origin, check_name, former_name_extension};
-use super::pki::extension::{self, Grant, Sponsor};
+use super::pki::extension::{self, Borrower, Grant, Sponsor};
 use super::pki::handover_file::handover_to;
 use super::secret;
 use super::trust::list_number;
@@ -313,6 +313,36 @@ impl Authority {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.custom_extensions = vec![extension::mount_extension(&grant.number, &grant.name)];
         let names = Names { uri: user.to_uri(), common: format!("{user}, mount {}", grant.name) };
+        self.issue(user.clone(), names, params, &key, now, life)
+    }
+
+    /// Issues a certificate of a user of this site for evidence of another kind, for `life`, with no more rights than
+    /// that. `request` is a PEM certificate request.
+    ///
+    /// # Errors
+    /// `NotAllowed` for a principal that is no user of this site, `BadCertificate` for the request.
+    pub fn issue_borrowed(
+        &self,
+        borrower: &Borrower,
+        request: &str,
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Issued, Error> {
+        let user = &borrower.user;
+        let own = if *user.site() == self.site { user.to_delegated_uri() } else { None };
+        let delegated = own.ok_or_else(|| {
+            let cause = format!("the authority of {} vouches for its own users alone", self.site);
+            Error::new(Code::NotAllowed, "issue certificate", user, cause)
+        })?;
+        let (key, parent) = (parse_request(request)?.public_key, parse_serial(&borrower.parent)?);
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.custom_extensions = vec![extension::borrowed_extension(&parent, borrower.kind)];
+        let scope = borrower.scope.as_ref().map(|scope| extension::scope_extension(scope, &parent));
+        // Programs that do not know scopes find no name that they accept.
+        let uri = if scope.is_some() { delegated } else { user.to_uri() };
+        params.custom_extensions.extend(scope);
+        let names = Names { uri, common: format!("{user}, by {}", borrower.kind) };
         self.issue(user.clone(), names, params, &key, now, life)
     }
 

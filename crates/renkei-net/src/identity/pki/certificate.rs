@@ -36,6 +36,8 @@ pub struct Facts {
     pub mount: Option<String>,
     /// The user for whom an agent's certificate was made.
     pub sponsor: Option<Principal>,
+    /// The kind of the evidence for which a user got it, such as `token`, if not for a login.
+    pub borrowed: Option<String>,
 }
 
 impl Facts {
@@ -45,6 +47,7 @@ impl Facts {
         let (parent, scope) = extension::read_scope(&certificate)?.unzip();
         let sponsor = extension::read_agent(&certificate)?;
         let (granted, mount) = extension::read_mount(&certificate)?.unzip();
+        let (evidence, borrowed) = extension::read_borrowed(&certificate)?.unzip();
         Ok(Facts {
             names: renkei_names(&certificate)?,
             serial: serial_text(certificate.raw_serial()),
@@ -53,7 +56,11 @@ impl Facts {
             not_after: to_system_time(certificate.validity().not_after),
             is_authority: certificate.is_ca(),
             scope,
-            parent: parent.or_else(|| sponsor.as_ref().map(|sponsor| sponsor.parent.clone())).or(granted),
+            parent: parent
+                .or_else(|| sponsor.as_ref().map(|sponsor| sponsor.parent.clone()))
+                .or(granted)
+                .or(evidence),
+            borrowed,
             mount,
             sponsor: sponsor.map(|sponsor| sponsor.user),
         })
@@ -69,6 +76,9 @@ impl Facts {
         let principal = Principal::parse_uri(self.name()?).map_err(|error| bad(error.cause))?;
         if matches!(principal, Principal::Agent { .. }) != self.sponsor.is_some() {
             return Err(bad("the name of an agent and for whom it is belong together"));
+        }
+        if self.borrowed.is_some() && principal.user_name().is_none() {
+            return Err(bad("it was given for evidence of a user, and names none"));
         }
         match self.scope {
             None => Ok(principal),
@@ -209,7 +219,7 @@ pub fn parse_serial(text: &str) -> Result<String, Error> {
 }
 
 /// The bytes of a validated serial.
-pub(crate) fn serial_bytes(serial: &str) -> Vec<u8> {
+pub fn serial_bytes(serial: &str) -> Vec<u8> {
     let pairs = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
     pairs.map(|pair| u8::from_str_radix(pair, 16).expect("checked hexadecimal")).collect()
 }

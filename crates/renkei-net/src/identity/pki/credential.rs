@@ -42,7 +42,7 @@ impl Credential {
 
     /// The principal of the user's certificate, valid or not.
     pub fn user_named(home: &Home) -> Result<Principal, Error> {
-        Self::of_user(home)?.principal()
+        Self::of_user(home)?.holder()
     }
 
     fn of_user(home: &Home) -> Result<Self, Error> {
@@ -63,6 +63,11 @@ impl Credential {
     pub fn of_mount(home: &Home) -> Result<Option<Self>, Error> {
         let path = home.mount_credential();
         if path.exists() { Self::in_one_file(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// A user's credential in another file than that of the login, if it is there; valid or not.
+    pub fn in_file(path: &Path) -> Result<Option<Self>, Error> {
+        secret::read(path)?.map(|text| Self::parse(&text, &text, path)).transpose()
     }
 
     fn in_one_file(path: &Path) -> Result<Self, Error> {
@@ -110,7 +115,7 @@ impl Credential {
 
     fn checked(self, now: SystemTime) -> Result<Self, Error> {
         let facts = self.facts()?;
-        let who = self.principal()?;
+        let who = self.holder()?;
         if now > facts.not_after {
             let cause = format!("it expired on {}; now it is {}", utc(facts.not_after), utc(now));
             return Err(Error::new(Code::CertificateExpired, "read credential", who, cause));

@@ -19,6 +19,9 @@ pub(crate) const AGENT_OID: [u64; 4] = [2, 25, 0x1f6b_93c4_58ad_4e07, 0x8d20_7e5
 /// The extension with the grant's number and the mount's name: below 2.25, as that of a delegation.
 pub(crate) const MOUNT_OID: [u64; 4] = [2, 25, 0x7d02_45be_19c3_4a60, 0xb1f8_3c5d_a7e6_902d];
 
+/// The extension of a certificate for evidence of another kind: below 2.25, as that of a delegation.
+pub(crate) const BORROWED_OID: [u64; 4] = [2, 25, 0x3a9c_71d5_e204_4b8f, 0xa67e_50c1_9d38_f2b4];
+
 /// Longest name of a mount.
 const MAX_NAME: usize = 64;
 
@@ -42,6 +45,19 @@ pub struct Grant {
     pub number: String,
     /// The time of the grant.
     pub since: SystemTime,
+}
+
+/// A user who proved to be one by evidence of another kind: a token, a proxy, a ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Borrower {
+    /// A user of the site.
+    pub user: Principal,
+    /// The rights of the evidence, if it is restricted.
+    pub scope: Option<Scope>,
+    /// The number of the evidence, or the serial of the certificate behind it: with it all certificates are revoked.
+    pub parent: String,
+    /// The kind of the evidence, such as `token`.
+    pub kind: &'static str,
 }
 
 /// The extension with parent and scope. Not critical, since today's libraries reject unknown critical extensions
@@ -170,6 +186,34 @@ pub(crate) fn read_mount(certificate: &X509Certificate<'_>) -> Result<Option<(St
     let name = std::str::from_utf8(name).ok().filter(|name| check_name(name).is_ok());
     let name = name.ok_or_else(|| bad_mount("it names no mount"))?;
     Ok(Some((serial_text(number), name.to_owned())))
+}
+
+/// The extension with number and kind of the evidence.
+pub(crate) fn borrowed_extension(parent: &str, kind: &str) -> CustomExtension {
+    let parent = serial_bytes(parent);
+    let length = u8::try_from(parent.len()).expect("a serial is short");
+    let content = [vec![length], parent, kind.as_bytes().to_vec()].concat();
+    CustomExtension::from_oid_content(&BORROWED_OID, octet_string(&content))
+}
+
+/// Number and kind of the evidence that a certificate was given for, if it was.
+///
+/// # Errors
+/// `BadCertificate` if the extension is malformed, or is there twice.
+pub(crate) fn read_borrowed(certificate: &X509Certificate<'_>) -> Result<Option<(String, String)>, Error> {
+    let oid = Oid::from(&BORROWED_OID).expect("the arcs are legal");
+    let mut found = certificate.extensions().iter().filter(|extension| extension.oid == oid);
+    let Some(extension) = found.next() else { return Ok(None) };
+    let bad =
+        || Error::new(Code::BadCertificate, "read certificate", "user", "the evidence behind it is unclear");
+    if found.next().is_some() {
+        return Err(bad());
+    }
+    let (parent, kind) = octets(extension.value).and_then(split_serial).ok_or_else(bad)?;
+    let is_kind =
+        |kind: &&str| (1..=MAX_NAME).contains(&kind.len()) && kind.bytes().all(|b| b.is_ascii_lowercase());
+    let kind = std::str::from_utf8(kind).ok().filter(is_kind).ok_or_else(bad)?;
+    Ok(Some((serial_text(parent), kind.to_owned())))
 }
 
 fn bad_mount(cause: &str) -> Error {

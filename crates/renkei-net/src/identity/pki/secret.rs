@@ -22,8 +22,17 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Reads a secret; `None` if there is no such file.
 pub fn read(path: &Path) -> Result<Option<String>, Error> {
+    read_with(path, OFlags::empty())
+}
+
+/// The same from a directory where others can make files: a link is not followed.
+pub fn read_in_public(path: &Path) -> Result<Option<String>, Error> {
+    read_with(path, OFlags::NOFOLLOW)
+}
+
+fn read_with(path: &Path, further: OFlags) -> Result<Option<String>, Error> {
     // Not blocking: opening a FIFO must not hang.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | further;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::NOENT) => return Ok(None),

@@ -7,6 +7,7 @@
 use super::net::Network;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Rights;
+use renkei_core::identity::rights::prefix;
 use renkei_core::path::Place;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -53,7 +54,7 @@ impl Restrictions {
         let value = value.trim();
         match kind.trim() {
             "activity" => self.rights = self.rights.common(activities(value).map_err(|word| bad(&word))?),
-            "path" => self.place = inner(self.place, place(value)?).ok_or_else(|| outside(caveat))?,
+            "path" => self.place = inner(self.place, prefix(value)?).ok_or_else(|| outside(caveat))?,
             "before" => {
                 let time = parse_time(value).ok_or_else(|| bad("write a time as 2026-12-01T00:00:00Z"))?;
                 self.before = Some(self.before.map_or(time, |before| before.min(time)));
@@ -66,6 +67,11 @@ impl Restrictions {
             _ => return Err(bad("known are activity, path, before and ip")),
         }
         Ok(self)
+    }
+
+    /// Whether it is good for clients of some addresses alone.
+    pub fn names_addresses(&self) -> bool {
+        !self.networks.is_empty()
     }
 
     /// Checks the time and the client's address.
@@ -110,8 +116,16 @@ pub fn activities_for(rights: Rights) -> String {
     ACTIVITIES.iter().filter_map(needed).collect::<Vec<_>>().join(",")
 }
 
-fn place(path: &str) -> Result<Option<Place>, Error> {
-    renkei_core::identity::rights::prefix(path)
+/// The caveat for a place and all below it.
+///
+/// # Errors
+/// `BadPath` for a name that is not UTF-8: a caveat is text.
+pub fn below(place: &Place) -> Result<String, Error> {
+    match std::str::from_utf8(place.path.as_bytes()) {
+        Ok("") => Ok(format!("path:/{}", place.storage)),
+        Ok(path) => Ok(format!("path:/{}/{path}", place.storage)),
+        Err(_) => Err(Error::new(Code::BadPath, "issue token", place, "the path in a token is UTF-8")),
+    }
 }
 
 /// The inner one of two places; an outer none if they have nothing in common.
@@ -176,6 +190,17 @@ mod tests {
         assert_eq!(Restrictions::of(["path:/"]).unwrap().place, None);
         assert_eq!(code(&["path:/data/a", "path:/data/b"]), Code::OutOfScope);
         assert_eq!(code(&["path:/data", "path:/other"]), Code::OutOfScope);
+    }
+
+    #[test]
+    fn a_place_is_named_by_its_bytes_or_not_at_all() {
+        let place = |bytes: &[u8]| Place::parse(bytes).unwrap().unwrap();
+        for text in ["/data", "/data/run 7/ä%41"] {
+            let caveat = below(&place(text.as_bytes())).unwrap();
+            assert_eq!(caveat, format!("path:{text}"));
+            assert_eq!(Restrictions::of([caveat.as_str()]).unwrap().place, Some(place(text.as_bytes())));
+        }
+        assert_eq!(below(&place(b"/data/\xff")).unwrap_err().code, Code::BadPath);
     }
 
     #[test]

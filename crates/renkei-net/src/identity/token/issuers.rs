@@ -86,8 +86,8 @@ impl Issuer {
         let (Some(root), Some(path)) = (self.root()?, &path) else {
             return Ok(self.root()?.or(path));
         };
-        let below = RelPath::parse(format!("{}", path).trim_start_matches('/').as_bytes())?;
-        Ok(Some(Place { path: root.path.join(&below)?, storage: root.storage }))
+        let below = root.path.join(&RelPath::parse(path.storage.as_bytes())?)?.join(&path.path)?;
+        Ok(Some(Place { path: below, storage: root.storage }))
     }
 }
 

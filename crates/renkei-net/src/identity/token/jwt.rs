@@ -56,6 +56,16 @@ impl Claims {
         jsonwebtoken::dangerous::insecure_decode::<Claims>(text).map(|data| data.claims).map_err(invalid)
     }
 
+    /// Whose token it is, for people.
+    pub fn holder(&self) -> String {
+        format!("{} of {}", self.subject, self.issuer)
+    }
+
+    /// The end of its validity.
+    pub fn ends(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(self.expires.min(u64::from(u32::MAX)))
+    }
+
     /// The groups of its subject.
     pub fn groups(&self) -> &[String] {
         &self.groups
@@ -97,8 +107,8 @@ impl Claims {
         let error = |code, cause: String| Err(Error::new(code, OP, &self.subject, cause));
         let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds.min(u64::from(u32::MAX)));
         let here = || crate::identity::certificate::utc(now);
-        if at(self.expires) + LEEWAY <= now {
-            let end = crate::identity::certificate::utc(at(self.expires));
+        if self.ends() + LEEWAY <= now {
+            let end = crate::identity::certificate::utc(self.ends());
             return error(Code::TokenExpired, format!("it expired on {end}; here it is {}", here()));
         }
         if at(self.not_before) > now + LEEWAY {

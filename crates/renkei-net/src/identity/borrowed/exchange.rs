@@ -1,0 +1,219 @@
+//! The client's half: evidence is shown to a PoP over HTTPS, a certificate comes back.
+//!
+//! The PoP proves to be that of the site by the card that is known here, else by the authorities of the web; a token is
+//! sent to nobody else. The private key is made here and stays here.
+
+use super::PATH;
+use crate::http_client::{Answer, post_for_answer};
+use crate::identity::credential::{Credential, KeyRequest};
+use crate::identity::login::{LoggedIn, keep_at};
+use crate::identity::tls::{provider, server_name, web_roots};
+use crate::identity::trust::Trust;
+use crate::identity::verify::{expect_site, verify_peer};
+use renkei_config::home::Home;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::SiteName;
+use renkei_core::queue::webhook::Address;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Largest answer accepted: a federation's cards.
+const MAX_ANSWER_BYTES: usize = 32 << 20;
+const OP: &str = "get certificate";
+
+/// The evidence that is shown.
+pub enum Shown {
+    /// A bearer token.
+    Token(String),
+    /// A certificate chain with its key: a proxy, or any other that the PoP accepts.
+    Chain(Credential),
+}
+
+/// The PoP that is asked.
+pub struct Door {
+    /// `HOST:PORT`.
+    pub endpoint: String,
+    /// The site whose card proves it, with the trusted sites; else the authorities of the web do.
+    pub known: Option<(SiteName, Arc<Trust>)>,
+}
+
+impl Door {
+    /// Gets a certificate and stores it in a file, with the cards of the sites that the PoP trusts.
+    ///
+    /// # Errors
+    /// `EndpointNotTrusted`, `SiteUnreachable`; those of the PoP, which it answers with; those of the reply.
+    pub fn take(&self, shown: &Shown, home: &Home, file: &Path, now: SystemTime) -> Result<LoggedIn, Error> {
+        let key = KeyRequest::generate()?;
+        let reply = self.ask(shown, &key.request)?;
+        keep_at(home, file, &key, reply, now)
+    }
+
+    fn ask(&self, shown: &Shown, request: &str) -> Result<Value, Error> {
+        let bad = |cause: String| Error::new(Code::UsageInvalid, OP, &self.endpoint, cause);
+        let address = Address::parse(&format!("https://{}{PATH}", self.endpoint)).map_err(bad)?;
+        let name = match &self.known {
+            Some((site, _)) => server_name(site),
+            None => ServerName::try_from(address.host.clone()).map_err(|error| bad(error.to_string()))?,
+        };
+        let judge = Arc::new(Judge::new(self.known.clone()));
+        let tls = config(judge.clone(), shown)?;
+        let bearer = match shown {
+            Shown::Token(token) => Some(format!("Bearer {token}")),
+            Shown::Chain(_) => None,
+        };
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
+        let body = json!({ "csr": request }).to_string();
+        match post_for_answer(&address, &name, &headers, body, &tls, MAX_ANSWER_BYTES) {
+            Ok(answer) => self.read(&answer),
+            Err(cause) => Err(match judge.refused() {
+                Some(refused) => Error::new(Code::EndpointNotTrusted, OP, &self.endpoint, refused),
+                None => Error::new(Code::SiteUnreachable, OP, &self.endpoint, cause),
+            }),
+        }
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Value, Error> {
+        let read: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        if answer.status == 200 && read["certificate"].is_string() {
+            return Ok(read);
+        }
+        let told = serde_json::from_value::<Error>(read["error"].clone());
+        Err(told.unwrap_or_else(|_| {
+            let cause = format!(
+                "it answered {} and no certificate; is it a PoP of renkei that gives some?",
+                answer.status
+            );
+            Error::new(Code::NotRenkei, OP, &self.endpoint, cause)
+        }))
+    }
+}
+
+fn config(judge: Arc<Judge>, shown: &Shown) -> Result<Arc<ClientConfig>, Error> {
+    let failed = |error: rustls::Error| Error::new(Code::TlsFailed, "prepare TLS", "", error);
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(failed)?
+        .dangerous()
+        .with_custom_certificate_verifier(judge);
+    let mut config = match shown {
+        Shown::Token(_) => builder.with_no_client_auth(),
+        Shown::Chain(credential) => {
+            let key = provider().key_provider.load_private_key(credential.key.clone_key()).map_err(failed)?;
+            let presented = Arc::new(CertifiedKey::new(credential.chain.clone(), key));
+            builder.with_client_cert_resolver(Arc::new(Presented(presented)))
+        }
+    };
+    // Clients that offer HTTP/2 are not asked for a certificate.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// Presents a chain of any kind: that of a proxy has an extension by which libraries refuse it, and the PoP judges it.
+#[derive(Debug)]
+struct Presented(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Presented {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Verifies that the server is the PoP, before anything is sent to it.
+#[derive(Debug)]
+struct Judge {
+    known: Option<(SiteName, Arc<Trust>)>,
+    web: Option<Arc<WebPkiServerVerifier>>,
+    algorithms: WebPkiSupportedAlgorithms,
+    refused: Mutex<Option<String>>,
+}
+
+impl Judge {
+    fn new(known: Option<(SiteName, Arc<Trust>)>) -> Self {
+        let provider = provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let web = WebPkiServerVerifier::builder_with_provider(Arc::new(web_roots()), provider).build().ok();
+        Judge { known, web, algorithms, refused: Mutex::default() }
+    }
+
+    fn refused(&self) -> Option<String> {
+        self.refused.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
+    }
+
+    fn judge(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), String> {
+        if let Some((site, trust)) = &self.known {
+            let chain = [std::slice::from_ref(leaf), others].concat();
+            let at = UNIX_EPOCH + Duration::from_secs(now.as_secs());
+            let proved = verify_peer(&chain, trust, at).and_then(|peer| expect_site(&peer, site));
+            return proved.map_err(|error| format!("{}: {}", error.code.row().title, error.cause));
+        }
+        match &self.web {
+            Some(web) => web
+                .verify_server_cert(leaf, others, name, &[], now)
+                .map(drop)
+                .map_err(|error| error.to_string()),
+            None => Err("this machine knows no authorities of the web, and no card of the site".into()),
+        }
+    }
+}
+
+impl ServerCertVerifier for Judge {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.judge(leaf, others, name, now) {
+            Ok(()) => Ok(ServerCertVerified::assertion()),
+            Err(cause) => {
+                *self.refused.lock().expect("no thread panics while it holds the lock: a panic aborts") =
+                    Some(cause.clone());
+                Err(rustls::Error::General(cause))
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 only".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
