@@ -11,6 +11,7 @@ use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::former_names::FormerNames;
 use renkei_core::path::SiteName;
+use renkei_net::identity::borrowed::limit::LoginLimit;
 use renkei_net::identity::trust::former_names;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -89,6 +90,8 @@ pub struct Context {
     pub counters: Counters,
     /// The background threads.
     pub workers: Workers,
+    /// Limits how many certificates are given for tokens and the like.
+    pub(crate) logins: LoginLimit,
     /// Checksums that were computed on demand.
     pub(crate) checksums: Arc<CachedChecksums>,
     /// Threads with the identity of the PoP.
@@ -112,6 +115,7 @@ impl Context {
             started: Instant::now(),
             counters: Counters::default(),
             workers: Workers::default(),
+            logins: LoginLimit::default(),
         }
     }
 

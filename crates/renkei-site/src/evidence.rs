@@ -10,6 +10,8 @@ use crate::token::ShownToken;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_net::identity::account::Account;
+use renkei_net::identity::borrowed::number_of;
+use renkei_net::identity::certificate::Facts;
 use renkei_net::identity::grid::{claimed_name, is_grid_chain};
 use renkei_net::identity::verify::verify_holder;
 use rustls::pki_types::CertificateDer;
@@ -77,6 +79,44 @@ impl Evidence {
             | Evidence::Token(_)
             | Evidence::Word(_)
             | Evidence::S3Key(_) => &[],
+        }
+    }
+
+    /// The kind of the evidence, as written into certificates that are given for it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Evidence::Chain(_) => "certificate",
+            Evidence::Uid(_) => "account",
+            Evidence::Token(_) => "token",
+        }
+    }
+
+    /// The end of its validity, if it has one: of a chain, that of its leaf.
+    ///
+    /// # Errors
+    /// `BadCertificate`.
+    pub(crate) fn ends(&self) -> Result<Option<SystemTime>, Error> {
+        match self {
+            Evidence::Chain(chain) => {
+                Ok(chain.first().map(Facts::read).transpose()?.map(|facts| facts.not_after))
+            }
+            Evidence::Uid(_) => Ok(None),
+            Evidence::Token(shown) => Ok(shown.ends()),
+        }
+    }
+
+    /// The number with which certificates that are given for it are revoked.
+    ///
+    /// # Errors
+    /// `BadCertificate`.
+    pub(crate) fn number(&self) -> Result<String, Error> {
+        match self {
+            Evidence::Chain(chain) => {
+                let leaf = chain.first().map(Facts::read).transpose()?;
+                Ok(leaf.map_or_else(|| number_of(&[]), |facts| facts.parent.unwrap_or(facts.serial)))
+            }
+            Evidence::Uid(uid) => Ok(number_of(&uid.to_be_bytes())),
+            Evidence::Token(shown) => Ok(shown.number()),
         }
     }
 

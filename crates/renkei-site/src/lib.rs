@@ -15,6 +15,7 @@
 pub mod access;
 mod admission;
 pub mod agent;
+mod borrowing;
 pub mod buffer;
 mod checksum_cache;
 pub mod context;

@@ -7,9 +7,10 @@
 
 use super::Context;
 use super::access::Proof;
+use super::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::Scope;
 use renkei_core::identity::rights::{Needed, rights_for};
+use renkei_core::identity::{Permit, Scope};
 use renkei_core::wire::message::{Request, TransferId};
 use renkei_core::wire::unfinished::{AboutUnfinished, UnfinishedAction};
 use renkei_mover::hex;
@@ -17,7 +18,7 @@ use renkei_net::identity::authority::Authority;
 use renkei_net::identity::delegation::{Delegation, Delegator, issue};
 use renkei_net::identity::mounting;
 use renkei_net::identity::verify::verify_holder;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 impl Context {
     /// Checks whether the holder of this proof may make this request; its places are checked later.
@@ -85,9 +86,9 @@ impl Context {
         }
         let scopes = scopes.iter().map(|scope| narrowed(proof, scope)).collect::<Result<Vec<_>, Error>>()?;
         let access = self.authorise(proof)?;
+        let life = delegated_life(proof, &access.snapshot, SystemTime::now())?;
         let authority = Authority::load(self.home())?;
         let by = Delegator { user: proof.principal.clone(), serial: proof.serial()? };
-        let life = access.snapshot.config.delegation_life();
         let made = issue(self.home(), &authority, &by, &scopes, SystemTime::now(), life)?;
         for delegation in &made {
             let transfer = delegation.scope.transfer().map(|transfer| hex(transfer));
@@ -129,11 +130,36 @@ fn is_for_mounts(request: &Request) -> bool {
     }
 }
 
+/// The life of a delegation by this proof: with a certificate for a token or the like, some hours beyond its end.
+fn delegated_life(proof: &Proof, now: &Snapshot, at: SystemTime) -> Result<Duration, Error> {
+    let (config, facts) = (&now.config, proof.facts()?);
+    let longest = config.delegation_life();
+    if facts.borrowed.is_none() {
+        return Ok(longest);
+    }
+    let until = facts.not_after + config.borrowed_queue_life();
+    let left = until.duration_since(at).unwrap_or_default();
+    match left.is_zero() {
+        false => Ok(left.min(longest)),
+        true => {
+            let cause = "its certificate ends now, and `borrowed_queue_hours` gives transfers nothing more";
+            Err(Error::new(Code::CertificateExpired, "delegate", &proof.principal, cause))
+        }
+    }
+}
+
 /// The scope of a delegation by this proof: never wider than its own.
 fn narrowed(proof: &Proof, scope: &Scope) -> Result<Scope, Error> {
-    match &proof.scope {
-        None => Ok(scope.clone()),
-        Some(own) => scope.narrowed(own),
+    let Some(own) = &proof.scope else { return Ok(scope.clone()) };
+    let lacks = |permit: &&Permit| !own.permits().iter().any(|given| given.site == permit.site);
+    match scope.permits().iter().find(lacks) {
+        None => scope.narrowed(own),
+        Some(Permit { site, place, .. }) => {
+            let cause = format!(
+                "its scope gives no rights at {site}: {own}; `renkei cp` without the queue asks {site} itself"
+            );
+            Err(Error::new(Code::OutOfScope, "delegate", place, cause))
+        }
     }
 }
 
@@ -150,6 +176,8 @@ fn needed<'a>(scope: &Scope, request: &'a Request) -> Result<Needed<'a>, String>
     let needed =
         rights_for(request).ok_or("it is restricted to rights on places, and this is no use of them")?;
     match needed.partner {
+        // Another site decides what it accepts: the scope of a token knows only the site that judged it.
+        Some(_) if scope.transfer().is_none() => Ok(Needed { partner: None, ..needed }),
         Some((any_of, site)) if !any_of.iter().any(|rights| scope.names(site, *rights)) => {
             Err(format!("{site} has no such role in its scope"))
         }
@@ -176,7 +204,7 @@ fn is_for_transfers(request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::identity::{Permit, Rights};
+    use renkei_core::identity::Rights;
     use renkei_core::path::{Place, RelPath, SiteName};
 
     fn place(text: &str) -> Place {
@@ -224,7 +252,11 @@ mod tests {
         assert_eq!(narrowed(&proof(None), &scope()).unwrap(), scope());
         let kek = SiteName::parse("kek").unwrap();
         let own = Permit { site: kek.clone(), place: place("/raw/run7/a"), rights: Rights::READ };
-        let made = narrowed(&proof(Some(Scope::of_rights(vec![own]).unwrap())), &scope()).unwrap();
+        let own = proof(Some(Scope::of_rights(vec![own]).unwrap()));
+        // It has no rights at the other site.
+        assert_eq!(narrowed(&own, &scope()).unwrap_err().code, Code::OutOfScope);
+        let at_kek = scope().permits().iter().filter(|permit| permit.site == kek).cloned().collect();
+        let made = narrowed(&own, &Scope::new([7; 16], at_kek).unwrap()).unwrap();
         assert_eq!(made.transfer(), scope().transfer());
         assert!(made.allows(&kek, &place("/raw/run7/a/x"), Rights::READ));
         assert!(!made.allows(&kek, &place("/raw/run7/b"), Rights::NONE));

@@ -4,37 +4,74 @@ use super::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Rights, Scope};
 use renkei_core::path::{Place, RelPath};
-use renkei_net::identity::token::bearer::not_ours;
-use renkei_net::identity::token::issuers::{Issuer, audiences};
-use renkei_net::identity::token::jwt::Claims;
+use renkei_net::identity::borrowed::number_of;
+use renkei_net::identity::token::acceptance::Acceptance;
+use renkei_net::identity::token::bearer::{Holder, not_ours};
+use renkei_net::identity::token::caveat::Restrictions;
+use renkei_net::identity::token::issuers::audiences;
+use renkei_net::identity::token::jwt::{Claims, Grant};
 use renkei_net::identity::token::macaroon::Macaroon;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A token as a client shows it.
+/// A token as a client shows it, decoded once.
 #[derive(Clone)]
 pub struct ShownToken {
-    /// Its text.
-    pub text: Arc<str>,
-    /// The address of the client.
-    pub from: IpAddr,
+    text: Arc<str>,
+    from: IpAddr,
+    content: Arc<Result<Content, Error>>,
+}
+
+/// What a token says; unverified.
+enum Content {
+    Macaroon(Macaroon),
+    Claims(Claims),
 }
 
 impl ShownToken {
+    /// A token that a client shows from an address.
+    pub fn new(text: &str, from: IpAddr) -> Self {
+        let content = match Macaroon::is_one(text) {
+            true => Macaroon::parse(text).map(Content::Macaroon),
+            false => Claims::read(text).map(Content::Claims),
+        };
+        ShownToken { text: text.into(), from, content: Arc::new(content) }
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The macaroon, if it is one.
+    ///
+    /// # Errors
+    /// `TokenInvalid`.
+    pub(crate) fn macaroon(&self) -> Result<&Macaroon, Error> {
+        match self.content()? {
+            Content::Macaroon(macaroon) => Ok(macaroon),
+            Content::Claims(_) => {
+                let cause = "it is a token of an issuer, and only macaroons are restricted further";
+                Err(Error::new(Code::TokenInvalid, "read token", "token", cause))
+            }
+        }
+    }
+
+    fn content(&self) -> Result<&Content, Error> {
+        self.content.as_ref().as_ref().map_err(Clone::clone)
+    }
+
     /// The principal and the scope that the token proves.
     ///
     /// # Errors
     /// The token's own: `TokenInvalid`, `TokenExpired`, `TokenAudience` and so on; `NotMapped`, `ShutOut`, `OutOfScope`.
     pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
-        if Macaroon::is_one(&self.text) {
-            return self.judge_macaroon(now, at);
-        }
-        let claims = Claims::read(&self.text)?;
-        // Before its keys are fetched: strangers must not make the PoP ask servers.
-        issuer_of(&claims, now)?;
-        now.issuer_keys.verify(&claims.issuer, &self.text, at)?;
-        judge_claims(&claims, now, at)
+        let claims = match self.content()? {
+            Content::Macaroon(token) => return self.judge_macaroon(token, now, at),
+            Content::Claims(claims) => claims,
+        };
+        proved(acceptance(now).verify(claims, &self.text, at)?, now)
     }
 
     /// Whether the token that proved a principal is still good. Its signature was verified then; its issuer's keys may
@@ -43,9 +80,9 @@ impl ShownToken {
     /// # Errors
     /// As [`ShownToken::judge`]; `NotMapped` if it proves another principal by now.
     pub(crate) fn judge_again(&self, was: &Principal, now: &Snapshot, at: SystemTime) -> Result<(), Error> {
-        let (principal, _) = match Macaroon::is_one(&self.text) {
-            true => self.judge_macaroon(now, at)?,
-            false => judge_claims(&Claims::read(&self.text)?, now, at)?,
+        let (principal, _) = match self.content()? {
+            Content::Macaroon(token) => self.judge_macaroon(token, now, at)?,
+            Content::Claims(claims) => proved(acceptance(now).judge(claims, at)?, now)?,
         };
         match principal == *was {
             true => Ok(()),
@@ -58,35 +95,61 @@ impl ShownToken {
 
     /// Whose token it is, as logged.
     pub(crate) fn holder(&self) -> String {
-        match Claims::read(&self.text) {
-            Ok(claims) => format!("{} of {}", claims.subject, claims.issuer),
-            Err(_) => "macaroon".into(),
+        match &*self.content {
+            Ok(Content::Claims(claims)) => claims.holder(),
+            _ => "macaroon".into(),
         }
     }
 
-    fn judge_macaroon(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
-        let token = Macaroon::parse(&self.text)?;
+    /// The end of its validity; a macaroon may have none.
+    pub(crate) fn ends(&self) -> Option<SystemTime> {
+        match self.content().ok()? {
+            Content::Claims(claims) => Some(claims.ends()),
+            Content::Macaroon(_) => self.restrictions()?.before,
+        }
+    }
+
+    /// Whether it is good for clients of some addresses alone.
+    pub(crate) fn names_addresses(&self) -> bool {
+        self.restrictions().is_some_and(|restrictions| restrictions.names_addresses())
+    }
+
+    /// The restrictions of a macaroon.
+    fn restrictions(&self) -> Option<Restrictions> {
+        let token = self.macaroon().ok()?;
+        Restrictions::of(token.caveats.iter().map(String::as_str)).ok()
+    }
+
+    /// The number with which certificates for it are revoked: of a macaroon, the serial by which it was asked for.
+    pub(crate) fn number(&self) -> String {
+        let serial = match &*self.content {
+            Ok(Content::Macaroon(token)) => Holder::parse(&token.identifier).and_then(|holder| holder.serial),
+            _ => None,
+        };
+        serial.unwrap_or_else(|| number_of(self.text.as_bytes()))
+    }
+
+    fn judge_macaroon(
+        &self,
+        token: &Macaroon,
+        now: &Snapshot,
+        at: SystemTime,
+    ) -> Result<(Principal, Option<Scope>), Error> {
         let key = now.token_key.as_ref().ok_or_else(not_ours)?;
-        let (principal, restrictions) = key.verify(&token, &now.trust, at, self.from)?;
+        let (principal, restrictions) = key.verify(token, &now.trust, at, self.from)?;
         Ok((principal, Some(scope(&[(restrictions.rights, restrictions.place)], now)?)))
     }
 }
 
-fn issuer_of<'a>(claims: &Claims, now: &'a Snapshot) -> Result<&'a Issuer, Error> {
-    let unknown = || Error::new(Code::IssuerUnknown, "verify token", &claims.issuer, "");
-    now.issuers.named(&claims.issuer).ok_or_else(unknown)
-}
-
-/// The own user that a token of an issuer stands for, and its scope.
-fn judge_claims(
-    claims: &Claims,
-    now: &Snapshot,
-    at: SystemTime,
-) -> Result<(Principal, Option<Scope>), Error> {
-    let audiences = audiences(&now.config.announced_endpoints());
-    let grant = claims.judge(issuer_of(claims, now)?, &now.mapping, &audiences, at)?;
+/// The own user that a grant is for, and its scope.
+fn proved(grant: Grant, now: &Snapshot) -> Result<(Principal, Option<Scope>), Error> {
     let scope = grant.capabilities.map(|all| scope(&all, now)).transpose()?;
     Ok((Principal::user(&now.site, &grant.account)?, scope))
+}
+
+fn acceptance(now: &Snapshot) -> Acceptance<'_> {
+    let audiences = audiences(&now.config.announced_endpoints());
+    Acceptance { issuers: &now.issuers, keys: &now.issuer_keys, mapping: &now.mapping, audiences }
 }
 
 /// Rights to places as a scope; those without a place are for each storage and volume.

@@ -6,7 +6,6 @@ use super::evidence::Evidence;
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::token::bearer::{Holder, TokenKey, ends};
 use renkei_net::identity::token::caveat::{Restrictions, before};
-use renkei_net::identity::token::macaroon::Macaroon;
 use std::time::{Duration, SystemTime};
 
 impl Context {
@@ -27,7 +26,7 @@ impl Context {
         let until = ends(now, validity, snapshot.config.delegation_life())?;
         let token = match (&proof.evidence, &proof.scope) {
             (Evidence::Token(shown), _) => {
-                let token = Macaroon::parse(&shown.text)?;
+                let token = shown.macaroon()?.clone();
                 let token = caveats.iter().fold(token, |token, caveat| token.with_caveat(caveat));
                 let token = token.with_caveat(&before(until));
                 Restrictions::of(token.caveats.iter().map(String::as_str))?;
@@ -69,7 +68,7 @@ mod tests {
     }
 
     fn shown(text: &str, from: [u8; 4]) -> Evidence {
-        Evidence::Token(ShownToken { text: text.into(), from: from.into() })
+        Evidence::Token(ShownToken::new(text, from.into()))
     }
 
     fn issue(site: &crate::Site, by: Evidence, caveats: &[&str], life: Duration) -> Result<String, Error> {

@@ -10,6 +10,7 @@ mod metrics;
 #[cfg(feature = "s3")]
 mod s3;
 
+use crate::certificate;
 use crate::admission::Slot;
 use crate::console;
 use crate::pages;
@@ -18,12 +19,13 @@ use activity::Activity;
 use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use buffered_socket::BufferedSocket;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use renkei_net::identity::borrowed::PATH;
 use renkei_site::Site;
 use renkei_site::status::conditions::{Condition, Severity};
 use rustls::ServerConfig;
@@ -97,7 +99,8 @@ async fn idle(activity: &Activity) {
 
 fn router(site: Arc<Site>, client: Client) -> Router {
     let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
-    let files = pages::router().layer(Extension(client.clone()));
+    let certificate = Router::new().route(PATH, post(certificate::give));
+    let files = certificate.merge(pages::router()).layer(Extension(client.clone()));
     let router = router.merge(console::router()).merge(files).with_state(site.clone());
     #[cfg(feature = "s3")]
     let router = s3::first(router, site, client);

@@ -31,7 +31,7 @@ pub(crate) struct Client {
 
 /// The evidence of a request, if it shows any.
 pub(crate) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
-    let shown = |text: String| Evidence::Token(ShownToken { text: text.trim().into(), from: client.address });
+    let shown = |text: String| Evidence::Token(ShownToken::new(text.trim(), client.address));
     let token = header_token(head).or_else(|| query_token(head));
     let by_client = token.map(shown).or_else(|| client.chain.clone().map(Evidence::of_chain));
     // That of a browser's session is attached by the pages, which check whose page sent the request.
@@ -61,7 +61,7 @@ pub(crate) fn unauthenticated(site: &Site) -> Response {
 }
 
 /// A response with status 401, with the ways to authenticate.
-pub(super) fn challenge(site: &Site, mut response: Response) -> Response {
+pub(crate) fn challenge(site: &Site, mut response: Response) -> Response {
     for scheme in ["Bearer", "Basic"] {
         let realm = HeaderValue::from_str(&format!("{scheme} realm=\"{}\"", site.name()));
         let realm = realm.expect("a site's name is legal in a header");
@@ -81,7 +81,7 @@ mod tests {
         let request =
             authorization.into_iter().fold(request, |request, value| request.header(AUTHORIZATION, value));
         match evidence(&client, &request.body(()).unwrap().into_parts().0) {
-            Some(Evidence::Token(shown)) => Some(shown.text.to_string()),
+            Some(Evidence::Token(shown)) => Some(shown.text().to_owned()),
             _ => None,
         }
     }

@@ -52,6 +52,7 @@ pub(super) fn problem_as(status: StatusCode, error: &Error) -> Response {
         "detail": error.to_string(),
         "code": row.id,
         "remedy": row.remedy,
+        "error": error,
     });
     (status, [(CONTENT_TYPE, "application/problem+json")], format!("{body}\n")).into_response()
 }

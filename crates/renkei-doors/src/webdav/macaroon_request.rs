@@ -1,6 +1,7 @@
 //! Requests for macaroons, as dCache and XRootD answer them: POST of a place with the type `application/macaroon-request`.
 
 use super::body;
+use super::multistatus::address;
 use super::request::Target;
 use super::session::Session;
 use crate::http::activity::Activity;
@@ -8,7 +9,7 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::response::{IntoResponse, Response};
 use renkei_core::error::{Code, Error};
-use renkei_net::identity::token::caveat::parse_validity;
+use renkei_net::identity::token::caveat::{below, parse_validity};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -44,11 +45,11 @@ fn issue(session: &Session, target: &Target, document: &[u8]) -> Result<serde_js
     let parsed =
         |text: &str| parse_validity(text).ok_or_else(|| bad(format!("{text} is no duration as PT60M")));
     let validity = asked.validity.as_deref().map_or(Ok(VALIDITY), parsed)?;
-    let caveats = [vec![format!("path:{}", target.place)], asked.caveats].concat();
+    let caveats = [vec![below(&target.place)?], asked.caveats].concat();
     let token = session.site.context().issue_token(&session.proof, &caveats, validity)?;
     let host = target.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("https://{host}/");
-    let uri = format!("https://{host}{}", target.place);
+    let uri = format!("https://{host}{}", address(&target.place, false));
     Ok(serde_json::json!({
         "macaroon": token,
         "uri": {
