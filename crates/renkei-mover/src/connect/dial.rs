@@ -51,6 +51,8 @@ pub struct Dialler {
     pub(crate) ways: RouteContext,
     /// The identity used towards relays, if it is another one.
     asker: Option<Arc<ClientConfig>>,
+    /// The identities at sites that know the user by another certificate.
+    own_at: BTreeMap<SiteName, Arc<ClientConfig>>,
 }
 
 /// An open session with a site.
@@ -130,12 +132,35 @@ impl Dialler {
     /// A dialler that authenticates with `credential`; `silence` is the peer's silence timeout.
     pub fn new(credential: &Credential, trust: Arc<Trust>, silence: Duration) -> Result<Self, Error> {
         let ways = RouteContext::of(&credential.holder()?);
-        Ok(Dialler { config: client_config(credential)?, trust, silence, ways, asker: None })
+        Ok(Dialler {
+            config: client_config(credential)?,
+            trust,
+            silence,
+            ways,
+            asker: None,
+            own_at: BTreeMap::new(),
+        })
     }
 
     /// Sets the route context.
     pub fn with_ways(self, ways: RouteContext) -> Self {
         Dialler { ways, ..self }
+    }
+
+    /// Uses other credentials towards some sites.
+    ///
+    /// # Errors
+    /// `TlsFailed`.
+    pub fn with_credentials_at(mut self, all: &[(SiteName, Credential)]) -> Result<Self, Error> {
+        for (site, credential) in all {
+            self.own_at.insert(site.clone(), client_config(credential)?);
+        }
+        Ok(self)
+    }
+
+    /// Whether a site knows the user by a certificate of its own.
+    pub fn has_credential_at(&self, site: &SiteName) -> bool {
+        self.own_at.contains_key(site)
     }
 
     /// Uses another `credential` towards relays.
@@ -265,7 +290,8 @@ impl Dialler {
 
     fn shake(&self, peer: &Principal, reach: &Transport, sock: TcpStream) -> Result<TlsStream, Error> {
         let name = server_name_of(peer);
-        let stream = TlsStream::connect(sock, self.config.clone(), name, reach.within());
+        let config = self.own_at.get(peer.site()).unwrap_or(&self.config).clone();
+        let stream = TlsStream::connect(sock, config, name, reach.within());
         let stream = stream.map_err(|error| named(silent(error, reach), peer.site(), reach))?;
         let proved = verify_peer(&stream.peer_chain(), &self.trust, SystemTime::now())
             .map_err(|error| error.at("client"))?;

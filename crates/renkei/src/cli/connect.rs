@@ -1,6 +1,8 @@
 //! Opens sessions for the verbs that work on other sites.
 
 use super::Context;
+use super::chosen_identity::{Chosen, choose};
+use super::pop_doors::home_site;
 use super::volume_path::namespace_path;
 use renkei_config::Config;
 use renkei_config::home::Home;
@@ -19,9 +21,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A dialler with this user's credential that knows `sites`, if the user's own site does.
+/// A dialler with this user's credentials that knows `sites`, if the user's own site does.
 pub(super) fn dialler(context: &Context, sites: &[&SiteName]) -> Result<Dialler, Error> {
-    dialler_of(context, &Credential::user(&context.home()?, context.now())?, sites)
+    let Chosen { own, at, .. } = choose(context, sites)?;
+    dialler_of(context, &own, sites)?.with_credentials_at(&at)
 }
 
 /// The same with another credential.
@@ -35,7 +38,7 @@ pub(super) fn dialler_of(
     former_names::install(&home)?;
     let config = Config::load(&home)?;
     let silence = config.stall_timeout();
-    let home = home_of_user(&home, credential.principal()?.site())?;
+    let home = home_of_user(&home, credential.holder()?.site())?;
     let mut trust = Trust::load(&home)?;
     for site in sites {
         if trust.card(site).is_none() {
@@ -62,7 +65,7 @@ pub(super) fn learn(
     site: &SiteName,
 ) -> Result<Trust, Error> {
     let unknown = |cause: String| Error::new(Code::SiteUnknown, "look up site", site, cause).at("client");
-    let (own, trust) = (credential.principal()?.site().clone(), Trust::load(home)?);
+    let (own, trust) = (credential.holder()?.site().clone(), Trust::load(home)?);
     if trust.own_site() == Some(&own) {
         return Err(unknown("it is not among the cards of the PoP in this directory".into()));
     }
@@ -93,7 +96,9 @@ pub(super) fn session(context: &Context, site: &SiteName) -> Result<Session, Err
 
 /// The home of the user's trust in a directory.
 pub(super) fn user_home(home: &Home) -> Result<Home, Error> {
-    home_of_user(home, Credential::user_named(home)?.site())
+    let named = Credential::user_named(home).map(|user| user.site().clone());
+    let site = named.or_else(|error| home_site(home)?.ok_or(error))?;
+    home_of_user(home, &site)
 }
 
 /// Stores the newest revocation list that the site sent, if it verifies.
@@ -155,12 +160,13 @@ pub(super) fn site_argument(argument: &OsStr) -> Result<SiteName, Error> {
     SiteName::parse(name)
 }
 
-/// The site of the user's certificate, else of the mount credential here, else of the PoP here.
+/// The site of the user's certificate, else of the mount credential here, else of the PoP here, else the one site that is
+/// known.
 pub(super) fn own_site(context: &Context) -> Result<SiteName, Error> {
     let home = context.home()?;
     match Credential::user(&home, context.now()).or_else(|_| Credential::for_mount(&home, context.now())) {
-        Ok(credential) => Ok(credential.principal()?.site().clone()),
-        Err(error) => Config::load(&home)?.site.ok_or(error),
+        Ok(credential) => Ok(credential.holder()?.site().clone()),
+        Err(error) => home_site(&home)?.ok_or(error),
     }
 }
 

@@ -19,10 +19,12 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Environment variables that are read.
-const ENVIRONMENT: [(&str, &str); 5] = [
+const ENVIRONMENT: [(&str, &str); 7] = [
     ("RENKEI_DIR", "directory of the PoP or user, as --dir"),
     ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where a user's directories are"),
     ("RENKEI_SSH", "the program that `renkei login --ssh` starts; ssh by default"),
+    ("RENKEI_CREDENTIAL", "which identity verbs look for: any (the default), login, token or proxy"),
+    ("BEARER_TOKEN, BEARER_TOKEN_FILE, X509_USER_PROXY", "an identity that is used before that of the login"),
     ("RENKEI_LAB, RENKEI_LAB_DIR", "which lab is meant, and where labs are kept"),
     ("SSL_CERT_FILE", "authorities for web servers that are told of transfers' ends"),
 ];
@@ -36,7 +38,7 @@ const RELATED: [&[&str]; 8] = [
     &["volume", "replicate", "evict", "verify", "where"],
     &["mount", "umount", "cat", "put"],
     &["init", "serve", "storage", "trust", "map", "invite", "join", "doctor", "status"],
-    &["login", "whoami", "revoke", "renew"],
+    &["login", "logout", "whoami", "revoke", "renew"],
 ];
 
 /// Writes all pages into a directory.

@@ -4,10 +4,12 @@
 //! status. Its output is one serialisable struct (see [`output`]), so that text and `--json` cannot differ.
 //! To add a verb: a file, a line in `Command`, a line in `Command::run`.
 //! The files here are used by the verbs of all folders: `connect` opens sessions, `asker` sends requests to the PoP that
-//! has the queue, `many` goes on after the failure of a path, `volume_path` knows which paths are in volumes.
+//! has the queue, `many` goes on after the failure of a path, `volume_path` knows which paths are in volumes;
+//! `chosen_identity` finds the credential that a verb works with, with `login_origin` and `pop_doors`.
 
 mod admin;
 mod asker;
+mod chosen_identity;
 mod completion;
 mod confirm;
 mod connect;
@@ -18,13 +20,15 @@ mod doctor;
 mod files;
 mod glob;
 mod grid;
-mod issuer;
 mod lab;
 mod login;
+mod login_origin;
 mod man;
 mod many;
 mod mount;
 pub mod output;
+mod path_rights;
+mod pop_doors;
 mod quantity;
 mod queue;
 mod remedy;
@@ -34,7 +38,6 @@ mod time;
 mod token;
 mod volume;
 mod volume_path;
-mod whoami;
 
 pub use context::Context;
 
@@ -92,8 +95,9 @@ enum Command {
     Invite(admin::invite::Args),
     Join(admin::join::Args),
     Map(admin::map::Args),
-    Issuer(issuer::Args),
+    Issuer(token::issuer::Args),
     Login(login::Args),
+    Logout(login::logout::Args),
     Token(token::Args),
     Link(files::link::Args),
     S3(s3::Args),
@@ -117,7 +121,7 @@ enum Command {
     Verify(volume::verify::Args),
     Df(files::df::Args),
     Checksum(files::checksum::Args),
-    Whoami(whoami::Args),
+    Whoami(login::whoami::Args),
     Status(admin::status::Args),
     Console(admin::console::Args),
     Doctor(doctor::Args),
@@ -162,8 +166,9 @@ impl Command {
             Command::Invite(args) => admin::invite::run(args, context),
             Command::Join(args) => admin::join::run(args, context),
             Command::Map(args) => admin::map::run(args, context),
-            Command::Issuer(args) => issuer::run(args, context),
+            Command::Issuer(args) => token::issuer::run(args, context),
             Command::Login(args) => login::run(args, context),
+            Command::Logout(args) => login::logout::run(args, context),
             Command::Token(args) => token::run(args, context),
             Command::Link(args) => files::link::run(args, context),
             Command::S3(args) => s3::run(args, context),
@@ -200,7 +205,7 @@ impl Command {
             Command::Buffer(args) => queue::buffer::run(args, context),
             Command::Unfinished(args) => queue::unfinished::run(args, context),
             Command::Route(args) => route::run(args, context),
-            Command::Whoami(args) => whoami::run(args, context),
+            Command::Whoami(args) => login::whoami::run(args, context),
             Command::Revoke(args) => admin::revoke::run(args, context),
             Command::Renew(args) => admin::renew::run(args, context),
             Command::Backup(args) => admin::backup::run(args, context),

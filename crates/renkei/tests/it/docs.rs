@@ -1,7 +1,8 @@
 //! The pages of docs/ that describe the program agree with its help and its behaviour.
 
 use crate::federation::{Federation, Site, account};
-use serde_json::Value;
+use crate::identity::tokens::Issuer;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -293,8 +294,37 @@ fn prepare(federation: &Federation) {
     comment.expect("the temporary folder keeps extended attributes");
 }
 
+/// The verbs of tokens; the page calls an issuer NAME.
+fn see_tokens(titech: &Site, issuer: &Issuer, see: &mut impl FnMut(&str, &[&str])) {
+    let account = &account();
+    let add = [
+        "issuer",
+        "add",
+        "NAME",
+        &issuer.url,
+        "--prefix",
+        "/data",
+        "--account",
+        account,
+        "--audience",
+        "https://also.example",
+    ];
+    see("issuer add", &add);
+    see("issuer list", &["issuer", "list"]);
+    let claims = json!({"scope": "storage.read:/", "wlcg.groups": ["/wlcg"]});
+    see("issuer test", &["issuer", "test", &issuer.token(titech, claims)]);
+    see("issuer add", &["issuer", "remove", "NAME"]);
+    see("token", &["token", "titech:/data"]);
+    let token = titech.ok(&["token", "titech:/data", "--may", "read"]);
+    see("token inspect", &["token", "inspect", token.trim()]);
+}
+
 /// The verbs of a PoP's administrator and user.
 fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
+    let folder = federation.scratch().join("issuer");
+    std::fs::create_dir(&folder).unwrap();
+    let issuer = Issuer::start(&folder);
+    issuer.trusted_by(&mut federation.titech);
     let titech = &federation.titech;
     let account = crate::federation::account();
     let third = federation.scratch().join("third");
@@ -303,6 +333,9 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     let user = titech.command_in(&federation.scratch().join("user"));
     let got = { user }.args(["--json", "login", "--pop"]).arg(titech.dir()).output().unwrap();
     pages.see("login", &serde_json::from_slice(&got.stdout).unwrap());
+    let user = titech.command_in(&federation.scratch().join("user"));
+    let got = { user }.args(["--json", "logout"]).output().unwrap();
+    pages.see("logout", &serde_json::from_slice(&got.stdout).unwrap());
     let folder = third.to_str().unwrap();
     let mut see = |verb: &str, arguments: &[&str]| pages.see(verb, &titech.json(arguments).1);
     see("storage add", &["storage", "add", "more", folder]);
@@ -340,6 +373,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
         "map test",
         &["map", "test", &format!("{account}@kek"), "--scope", "storage.read:/data storage.poll:/"],
     );
+    see_tokens(titech, &issuer, &mut see);
     see("whoami", &["whoami"]);
     see("whoami SITE", &["whoami", "kek"]);
     see("whoami SITE", &["whoami", "titech"]);

@@ -171,6 +171,9 @@ impl Site {
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);
         }
+        for name in ["BEARER_TOKEN", "BEARER_TOKEN_FILE", "X509_USER_PROXY"] {
+            command.env_remove(name);
+        }
         // All sites of tests are on this machine.
         command.env("RENKEI_RELAY_PRIVATE", "*");
         // Files that tests make as root may be root's.

@@ -1,6 +1,7 @@
 //! What the words of a restricted credential mean, for `renkei map test --scope`.
 
 use crate::cli::output::Report;
+use crate::cli::path_rights::PathRights;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::rights::Capability;
 use serde::Serialize;
@@ -17,9 +18,8 @@ pub(super) struct ScopeMeaning {
 #[derive(Serialize)]
 struct Allowed {
     word: String,
-    rights: Vec<&'static str>,
-    /// It covers this path and all below it.
-    path: String,
+    #[serde(flatten)]
+    allowed: PathRights,
 }
 
 #[derive(Serialize)]
@@ -52,8 +52,7 @@ impl ScopeMeaning {
 }
 
 fn allowed(word: &str, capability: &Capability) -> Allowed {
-    let path = capability.prefix.as_ref().map_or("/".to_owned(), ToString::to_string);
-    Allowed { word: word.into(), rights: capability.rights.names().collect(), path }
+    Allowed { word: word.into(), allowed: PathRights::new(capability.rights, capability.prefix.as_ref()) }
 }
 
 fn refused(word: &str, error: &Error) -> RefusedWord {
@@ -62,8 +61,8 @@ fn refused(word: &str, error: &Error) -> RefusedWord {
 
 impl Report for ScopeMeaning {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        for Allowed { rights, path, .. } in &self.allowed {
-            writeln!(out, "may {} {path} and all below it", rights.join(", "))?;
+        for Allowed { allowed, .. } in &self.allowed {
+            writeln!(out, "{allowed}")?;
         }
         for RefusedWord { word, cause, .. } in &self.refused {
             writeln!(out, "refused: {word}: {cause}")?;

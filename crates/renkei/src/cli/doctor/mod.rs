@@ -313,7 +313,7 @@ pub(super) fn check_login(home: &Home, context: &Context, checks: &mut Checks) -
             return None;
         }
     };
-    match credential.facts().and_then(|facts| Ok((facts.principal()?, facts.not_after))) {
+    match credential.facts().and_then(|facts| Ok((facts.holder()?.0, facts.not_after))) {
         Ok((principal, end)) => {
             let left = span(end.duration_since(context.now()).unwrap_or_default());
             checks.ok("login", format!("{principal} until {} ({left})", utc(end)));

@@ -8,7 +8,7 @@ pub(crate) mod fstab;
 pub(crate) mod umount;
 
 use super::Context;
-use super::connect::{dialler_of, own_site, site_or_place, unexpected};
+use super::connect::{dialler, dialler_of, own_site, site_or_place, unexpected};
 use super::login::socket;
 use super::mount::credential::spawn_renewal;
 use super::output::Report;
@@ -260,8 +260,11 @@ fn files(args: &Args, context: &Context) -> Result<(Arc<dyn Files>, String, bool
 fn fresh_dialler(context: &Context, site: &SiteName) -> FreshDialler {
     let (context, site) = (context.clone(), site.clone());
     Arc::new(move || {
-        let credential = Credential::for_mount(&context.home()?, context.now())?;
-        dialler_of(&context, &credential, &[&site])
+        let home = context.home()?;
+        match Credential::of_mount(&home)? {
+            Some(_) => dialler_of(&context, &Credential::for_mount(&home, context.now())?, &[&site]),
+            None => dialler(&context, &[&site]),
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 //! Certificates, trust between sites, accounts: authorisation.
 
 pub(crate) mod administration;
+pub(crate) mod borrowed;
 pub(crate) mod certificates;
 pub(crate) mod identities;
 pub(crate) mod join;

@@ -6,11 +6,12 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A token issuer on this machine. It serves its keys until it is dropped.
@@ -21,6 +22,14 @@ pub(crate) struct Issuer {
     key: EncodingKey,
     ends: Arc<AtomicBool>,
     address: std::net::SocketAddr,
+    devices: Arc<Mutex<Devices>>,
+}
+
+/// The device flow (RFC 8628) of the issuer: the answers that its token endpoint gives, in order, and the forms it got.
+#[derive(Default)]
+struct Devices {
+    answers: VecDeque<Value>,
+    asked: Vec<String>,
 }
 
 impl Issuer {
@@ -37,23 +46,43 @@ impl Issuer {
         let mut public = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
         public.common.key_id = Some("k1".into());
         let keys = serde_json::to_string(&JwkSet { keys: vec![public] }).unwrap();
-        let metadata = json!({"issuer": url, "jwks_uri": format!("{url}/keys")}).to_string();
+        let metadata = json!({
+            "issuer": url, "jwks_uri": format!("{url}/keys"), "token_endpoint": format!("{url}/token"),
+            "device_authorization_endpoint": format!("{url}/authorise"),
+        });
+        let prompt = json!({
+            "device_code": "d-1", "user_code": "AB-CD", "verification_uri": format!("{url}/device"),
+            "expires_in": 30, "interval": 1,
+        });
+        let pages = Pages { metadata: metadata.to_string(), keys, prompt: prompt.to_string() };
         let secret = PrivateKeyDer::try_from(web_key.serialize_der()).unwrap();
         let tls = ServerConfig::builder_with_provider(rustls::crypto::aws_lc_rs::default_provider().into());
         let tls = tls.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
         let tls = Arc::new(tls.with_single_cert(vec![web.der().clone()], secret).unwrap());
         let ends = Arc::new(AtomicBool::new(false));
         let ended = ends.clone();
+        let devices = Arc::new(Mutex::new(Devices::default()));
+        let served = devices.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if ended.load(Ordering::Acquire) {
                     return;
                 }
                 let connection = ServerConnection::new(tls.clone()).unwrap();
-                let _ = serve(StreamOwned::new(connection, stream.unwrap()), &metadata, &keys);
+                let _ = serve(StreamOwned::new(connection, stream.unwrap()), &pages, &served);
             }
         });
-        Issuer { url, authority, key, ends, address }
+        Issuer { url, authority, key, ends, address, devices }
+    }
+
+    /// Sets the answers of the token endpoint.
+    pub(crate) fn answer_devices(&self, answers: &[Value]) {
+        self.devices.lock().unwrap().answers = answers.iter().cloned().collect();
+    }
+
+    /// The forms that were posted.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.devices.lock().unwrap().asked.clone()
     }
 
     /// A token with these claims beside the usual ones.
@@ -84,20 +113,49 @@ impl Drop for Issuer {
     }
 }
 
-fn serve(mut stream: impl Read + Write, metadata: &str, keys: &str) -> std::io::Result<()> {
+/// The documents of an issuer.
+struct Pages {
+    metadata: String,
+    keys: String,
+    prompt: String,
+}
+
+fn serve(mut stream: impl Read + Write, pages: &Pages, devices: &Mutex<Devices>) -> std::io::Result<()> {
     let (mut text, mut part) = (Vec::new(), [0; 4096]);
-    while !text.windows(4).any(|end| end == b"\r\n\r\n") {
+    while !is_whole(&text) {
         match stream.read(&mut part)? {
             0 => return Ok(()),
             count => text.extend_from_slice(&part[..count]),
         }
     }
-    let (status, body) = match &text {
-        asked if asked.starts_with(b"GET /.well-known/openid-configuration ") => ("200 OK", metadata),
-        asked if asked.starts_with(b"GET /keys ") => ("200 OK", keys),
-        _ => ("404 Not Found", ""),
+    let text = String::from_utf8_lossy(&text);
+    let mut devices = devices.lock().unwrap();
+    if let Some((_, form)) = text.split_once("\r\n\r\n").filter(|(_, form)| !form.is_empty()) {
+        devices.asked.push(form.into());
+    }
+    let (status, body) = match text.split(' ').nth(1).unwrap_or_default() {
+        "/.well-known/openid-configuration" => ("200 OK", pages.metadata.clone()),
+        "/keys" => ("200 OK", pages.keys.clone()),
+        "/authorise" => ("200 OK", pages.prompt.clone()),
+        "/token" => {
+            let pending = || json!({"error": "authorization_pending"});
+            let answer = devices.answers.pop_front().unwrap_or_else(pending);
+            let status = if answer["error"].is_null() { "200 OK" } else { "400 Bad Request" };
+            (status, answer.to_string())
+        }
+        _ => ("404 Not Found", String::new()),
     };
     write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// Whether a request has come with its body.
+fn is_whole(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+    body.len() >= length.unwrap_or(0)
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `renkei whoami`: the own principals, by the certificates in the directory or as another site sees them.
 
-use super::output::Report;
-use super::quantity::counted;
-use super::{Context, connect};
+use crate::cli::chosen_identity::choose;
+use crate::cli::output::Report;
+use crate::cli::quantity::counted;
+use crate::cli::{Context, connect};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
@@ -28,6 +29,10 @@ struct Identity {
     expires: String,
     expires_unix: i64,
     serial: String,
+    /// How it was got.
+    source: String,
+    /// The rights, if it is restricted.
+    scope: Option<String>,
     #[serde(skip)]
     left: String,
 }
@@ -57,18 +62,21 @@ struct StorageRow {
     writable: bool,
 }
 
-pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if let Some(site) = &args.site {
         context.output.answer(&ask(site, context)?)?;
         return Ok(0);
     }
     let (home, now) = (context.home()?, context.now());
-    let user = Credential::user(&home, now);
+    let user = choose(context, &[]);
     let pop = Credential::host(&home, now);
     // With a PoP here, a login is optional; other errors are reported.
     let user = match user {
         Err(error) if error.code == Code::NotLoggedIn && pop.is_ok() => None,
-        user => Some(Identity::of(&user?, now)?),
+        user => {
+            let user = user?;
+            Some(Identity { source: user.source(), ..Identity::of(&user.own, now)? })
+        }
     };
     let pop = match pop {
         Err(error) if error.code == Code::NotInitialised => None,
@@ -102,13 +110,16 @@ fn ask(site: &OsStr, context: &Context) -> Result<Mapped, Error> {
 impl Identity {
     fn of(credential: &Credential, now: SystemTime) -> Result<Self, Error> {
         let facts = credential.facts()?;
-        let principal = facts.principal()?;
+        let (principal, scope) = facts.holder()?;
+        let scope = scope.map(ToString::to_string);
         Ok(Identity {
             site: principal.site().clone(),
             principal,
             expires: utc(facts.not_after),
             expires_unix: unix_seconds(facts.not_after),
             serial: facts.serial,
+            source: "issued by the site".into(),
+            scope,
             left: left(facts.not_after, now),
         })
     }
@@ -141,8 +152,14 @@ impl Report for Identities {
     fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let named = [("", &self.user), ("PoP of ", &self.pop)];
         for (what, identity) in named {
-            if let Some(Identity { principal, expires, left, .. }) = identity {
+            if let Some(Identity { principal, expires, left, source, scope, .. }) = identity {
                 writeln!(out, "{what}{principal}  until {expires} ({left} left)")?;
+                if what.is_empty() {
+                    writeln!(out, "  by: {source}")?;
+                }
+                if let Some(scope) = scope {
+                    writeln!(out, "  may {scope}")?;
+                }
             }
         }
         Ok(())

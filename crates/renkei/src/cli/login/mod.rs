@@ -1,6 +1,14 @@
 //! `renkei login`: get a certificate of some hours.
+//!
+//! By the account on the PoP's machine, or for a token, a proxy, or a login at a provider of identities (`borrowed`).
+//! `logout` removes what was kept, `whoami` shows it.
+
+mod borrowed;
+pub(super) mod logout;
+pub(super) mod whoami;
 
 use super::Context;
+use super::login_origin;
 use super::output::{Report, print};
 use renkei_config::Config;
 use renkei_config::home::{Home, write_file};
@@ -19,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// Get a certificate of some hours from the PoP of your site
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei login                               on the PoP's machine\n  renkei login --ssh alice@pop.titech.ac.jp  from elsewhere, through ssh\n  renkei login --hours 48                    for a long weekend"
+    after_long_help = "Examples:\n  renkei login                               on the PoP's machine\n  renkei login --ssh alice@pop.titech.ac.jp  from elsewhere, through ssh\n  renkei login --hours 48                    for a long weekend\n  renkei login --token /run/user/1000/bt_u1000 --at pop.kek.jp:7512\n  renkei login --proxy                       with the proxy that X509_USER_PROXY names, or /tmp/x509up_uUID\n  renkei login --oidc https://issuer.example --client renkei --at kek"
 )]
 pub struct Args {
     /// Go through ssh to the PoP's machine; the program is ssh, or what RENKEI_SSH names
@@ -32,6 +40,28 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = USER_HOURS,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_USER_HOURS)))]
     hours: u32,
+    /// With a bearer token: that of a file, of standard input (-), or the one that is found (BEARER_TOKEN,
+    /// BEARER_TOKEN_FILE, $XDG_RUNTIME_DIR/bt_uUID, /tmp/bt_uUID)
+    #[arg(long, value_name = "FILE", group = "borrowed")]
+    token: Option<Option<PathBuf>>,
+    /// With a proxy certificate: that of a file, or the one that is found (X509_USER_PROXY, /tmp/x509up_uUID)
+    #[arg(long, value_name = "FILE", group = "borrowed")]
+    proxy: Option<Option<PathBuf>>,
+    /// At a provider of identities: an address and a code are shown, to be confirmed in any browser
+    #[arg(long, value_name = "URL", group = "borrowed")]
+    oidc: Option<String>,
+    /// The name by which the provider knows renkei
+    #[arg(long, value_name = "ID", default_value = "renkei", requires = "oidc")]
+    client: String,
+    /// What the provider is asked for
+    #[arg(long, value_name = "WORDS", default_value = "openid offline_access", requires = "oidc")]
+    scope: String,
+    /// Whom the token shall be for, where the provider has to be told
+    #[arg(long, value_name = "URL", requires = "oidc")]
+    audience: Option<String>,
+    /// The PoP to log in at: a site that is known here, or HOST:PORT [default: that of the own site]
+    #[arg(long, value_name = "SITE|HOST:PORT", requires = "borrowed", conflicts_with_all = ["ssh", "pop"])]
+    at: Option<String>,
     /// Read a certificate request and print the PoP's reply: what --ssh runs on the PoP's machine
     #[arg(long)]
     csr_stdin: bool,
@@ -56,6 +86,12 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if args.csr_stdin {
         return relay(&home, args);
     }
+    if args.token.is_some() || args.proxy.is_some() || args.oidc.is_some() {
+        let got = borrowed::login(args, context)?;
+        remember(&home, args);
+        context.output.done(&Done::from(got))?;
+        return Ok(0);
+    }
     let got = match &args.ssh {
         Some(target) => {
             let route = SshRoute { program: ssh(), target: target.clone(), pop: args.pop.clone() };
@@ -63,6 +99,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
         }
         None => login(&home, &socket(&home, args.pop.as_deref()), args.hours, context.now())?,
     };
+    login_origin::forget(&home)?;
     remember(&home, args);
     context.output.done(&Done::from(got))?;
     Ok(0)
@@ -73,7 +110,15 @@ fn remember(home: &Home, args: &Args) {
     let hours = (args.hours != USER_HOURS).then(|| format!("--hours {}", args.hours));
     let ssh = args.ssh.as_ref().map(|target| format!("--ssh {target}"));
     let pop = args.pop.as_ref().map(|pop| format!("--pop {}", pop.display()));
-    let options: Vec<String> = [ssh, pop, hours].into_iter().flatten().collect();
+    let file = |option: &str, file: &Option<PathBuf>| match file {
+        Some(file) => format!("{option} {}", file.display()),
+        None => option.to_owned(),
+    };
+    let token = args.token.as_ref().map(|path| file("--token", path));
+    let proxy = args.proxy.as_ref().map(|path| file("--proxy", path));
+    let oidc = args.oidc.as_ref().map(|url| format!("--oidc {url} --client {}", args.client));
+    let at = args.at.as_ref().map(|at| format!("--at {at}"));
+    let options: Vec<String> = [ssh, pop, hours, token, proxy, oidc, at].into_iter().flatten().collect();
     if let Err(error) = write_file(&home.login_file(), options.join(" ").as_bytes(), 0o600) {
         tracing::debug!(%error, "how the login was made is not noted");
     }

@@ -1,15 +1,18 @@
 //! `renkei token`: bearer tokens for programs that speak HTTP.
 
+pub(super) mod issuer;
+
 use super::Context;
 use super::connect::{self, place, remote, unexpected};
 use super::output::Report;
+use super::path_rights::PathRights;
 use clap::Subcommand;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Rights;
 use renkei_core::units::parse_span;
 use renkei_core::wire::message::{Reply, Request};
 use renkei_net::identity::token::bearer::Holder;
-use renkei_net::identity::token::caveat::{Restrictions, activities_for};
+use renkei_net::identity::token::caveat::{Restrictions, activities_for, below};
 use renkei_net::identity::token::macaroon::Macaroon;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -69,8 +72,8 @@ struct Inspected {
     principal: Option<String>,
     serial: Option<String>,
     caveats: Vec<String>,
-    rights: Vec<&'static str>,
-    path: String,
+    #[serde(flatten)]
+    allowed: PathRights,
 }
 
 pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
@@ -86,10 +89,7 @@ fn issue(args: &Args, at: &OsString, context: &Context) -> Result<String, Error>
     let path = remote(at, context)?;
     let rights = args.may.iter().fold(Rights::NONE, |all, right| all | *right);
     let place = place(&path)?;
-    if std::str::from_utf8(place.path.as_bytes()).is_err() {
-        return Err(Error::new(Code::BadPath, "issue token", &path, "the path in a token is UTF-8"));
-    }
-    let mut caveats = vec![format!("path:{place}"), format!("activity:{}", activities_for(rights))];
+    let mut caveats = vec![below(&place)?, format!("activity:{}", activities_for(rights))];
     caveats.extend(args.ip.as_ref().map(|networks| format!("ip:{networks}")));
     let seconds = u32::try_from(args.validity.as_secs()).unwrap_or(u32::MAX);
     match connect::session(context, &path.site)?.ask(Request::IssueToken { caveats, seconds })? {
@@ -106,8 +106,7 @@ fn inspect(token: &str) -> Result<Inspected, Error> {
         site: token.location,
         principal: holder.as_ref().map(|holder| holder.principal.to_string()),
         serial: holder.and_then(|holder| holder.serial),
-        rights: restrictions.rights.names().collect(),
-        path: restrictions.place.map_or("/".into(), |place| place.to_string()),
+        allowed: PathRights::new(restrictions.rights, restrictions.place.as_ref()),
         caveats: token.caveats,
     })
 }
@@ -141,7 +140,7 @@ impl Report for Inspected {
         if let Some(serial) = &self.serial {
             writeln!(out, "asked for by certificate {serial}")?;
         }
-        writeln!(out, "may {} {} and all below it", self.rights.join(", "), self.path)?;
+        writeln!(out, "{}", self.allowed)?;
         self.caveats.iter().try_for_each(|caveat| writeln!(out, "  {caveat}"))
     }
 }

@@ -2,12 +2,16 @@
 
 use crate::cli::Context;
 use crate::cli::output::Report;
+use crate::cli::path_rights::PathRights;
 use clap::Subcommand;
 use renkei_config::Config;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
+use renkei_core::identity::Rights;
+use renkei_core::path::Place;
 use renkei_net::identity::account::Account;
 use renkei_net::identity::map;
+use renkei_net::identity::token::acceptance::Acceptance;
 use renkei_net::identity::token::issuers::{Issuer, Issuers, audiences};
 use renkei_net::identity::token::jwt::{Claims, Grant};
 use renkei_net::identity::token::keys::IssuerKeys;
@@ -76,16 +80,10 @@ struct Tested {
     account: String,
     rule: String,
     /// None if it is not restricted.
-    rights: Option<Vec<Allowed>>,
+    rights: Option<Vec<PathRights>>,
 }
 
-#[derive(Serialize)]
-struct Allowed {
-    rights: Vec<&'static str>,
-    path: String,
-}
-
-pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
+pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     let home = context.home()?;
     let config = Config::load(&home)?;
     config.site(&home)?;
@@ -132,18 +130,12 @@ fn test(
     context: &Context,
 ) -> Result<Tested, Error> {
     let claims = Claims::read(token.trim())?;
-    let unknown = || Error::new(Code::IssuerUnknown, "verify token", &claims.issuer, "");
-    let issuer = issuers.named(&claims.issuer).ok_or_else(unknown)?;
-    let now = context.now();
-    IssuerKeys::new(home).verify(&claims.issuer, token.trim(), now)?;
-    let endpoints = config.announced_endpoints();
-    let Grant { account, rule, capabilities } =
-        claims.judge(issuer, &map::load(home)?, &audiences(&endpoints), now)?;
-    let allowed =
-        |(rights, place): &(renkei_core::identity::Rights, Option<renkei_core::path::Place>)| Allowed {
-            rights: rights.names().collect(),
-            path: place.as_ref().map_or("/".into(), ToString::to_string),
-        };
+    let keys = IssuerKeys::new(home);
+    let (mapping, audiences) = (map::load(home)?, audiences(&config.announced_endpoints()));
+    let acceptance = Acceptance { issuers, keys: &keys, mapping: &mapping, audiences };
+    let grant = acceptance.verify(&claims, token.trim(), context.now())?;
+    let Grant { account, rule, capabilities } = grant;
+    let allowed = |(rights, place): &(Rights, Option<Place>)| PathRights::new(*rights, place.as_ref());
     Ok(Tested {
         groups: claims.groups().to_vec(),
         issuer: claims.issuer,
@@ -176,9 +168,7 @@ impl Report for Tested {
         writeln!(out, "{} of {} is {} here ({})", self.subject, self.issuer, self.account, self.rule)?;
         match &self.rights {
             None => writeln!(out, "may do what that account can"),
-            Some(rights) => rights.iter().try_for_each(|Allowed { rights, path }| {
-                writeln!(out, "may {} {path} and all below it", rights.join(", "))
-            }),
+            Some(rights) => rights.iter().try_for_each(|rights| writeln!(out, "{rights}")),
         }
     }
 }
