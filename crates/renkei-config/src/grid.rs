@@ -89,12 +89,12 @@ impl Grid {
     /// it.
     pub fn host(&self) -> Web {
         if !self.host_certificate.as_os_str().is_empty() || !self.host_key.as_os_str().is_empty() {
-            return Web { certificate: self.host_certificate.clone(), key: self.host_key.clone() };
+            return Web { certificate: self.host_certificate.clone(), key: self.host_key.clone(), ..Web::default() };
         }
         let is_readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
         let (certificate, key) = (self.usual("hostcert.pem"), self.usual("hostkey.pem"));
         match (certificate.filter(is_readable), key.filter(is_readable)) {
-            (Some(certificate), Some(key)) => Web { certificate, key },
+            (Some(certificate), Some(key)) => Web { certificate, key, ..Web::default() },
             _ => Web::default(),
         }
     }

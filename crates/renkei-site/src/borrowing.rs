@@ -26,7 +26,7 @@ impl Context {
         let proof = self.authenticate(evidence)?;
         let given = self.certificate_for(&proof, request);
         if let Err(error) = &given {
-            let (principal, token) = (&proof.principal, proof.token());
+            let (principal, token) = (&proof.principal, proof.holder());
             tracing::warn!(target: "audit", %principal, token, %error, "no certificate given");
         }
         given.map_err(|error| error.at(self.name().as_str()))
@@ -62,7 +62,7 @@ impl Context {
         let (issued, reply) = issue(self.home(), &borrower, request, life, now)?;
         let Borrower { user, scope, parent, kind } = &borrower;
         let (scope, serial) = (scope.as_ref().map(ToString::to_string), &issued.serial);
-        let token = proof.token();
+        let token = proof.holder();
         tracing::info!(target: "audit", principal = %user, serial, parent, kind, token, scope, life_s = life.as_secs(), "certificate given");
         Ok(reply)
     }
@@ -72,6 +72,10 @@ fn borrower(proof: &Proof) -> Result<Borrower, Error> {
     if proof.transfer().is_some() || proof.mount().is_some() {
         let cause = "the credential of a transfer or a mount gets no other";
         return Err(Error::new(Code::OutOfScope, OP, &proof.principal, cause));
+    }
+    if matches!(proof.evidence, Evidence::S3Key(_) | Evidence::Word(_)) {
+        let cause = format!("{} gets no certificate", proof.evidence.kind());
+        return Err(Error::new(Code::NotAllowed, OP, &proof.principal, cause));
     }
     Ok(Borrower {
         user: proof.principal.clone(),

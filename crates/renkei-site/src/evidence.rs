@@ -12,7 +12,7 @@ use renkei_core::identity::{Principal, Scope};
 use renkei_net::identity::account::Account;
 use renkei_net::identity::borrowed::number_of;
 use renkei_net::identity::certificate::Facts;
-use renkei_net::identity::grid::{claimed_name, is_grid_chain};
+use renkei_net::identity::grid::{self, claimed_name, is_grid_chain};
 use renkei_net::identity::verify::verify_holder;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -86,8 +86,12 @@ impl Evidence {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Evidence::Chain(_) => "certificate",
+            Evidence::Grid(_) => "grid certificate",
             Evidence::Uid(_) => "account",
             Evidence::Token(_) => "token",
+            Evidence::Session(earlier) => earlier.evidence.kind(),
+            Evidence::Word(_) => "word",
+            Evidence::S3Key(_) => "S3 key",
         }
     }
 
@@ -100,7 +104,9 @@ impl Evidence {
             Evidence::Chain(chain) => {
                 Ok(chain.first().map(Facts::read).transpose()?.map(|facts| facts.not_after))
             }
-            Evidence::Uid(_) => Ok(None),
+            Evidence::Grid(chain) => grid::ends(chain),
+            Evidence::Session(earlier) => earlier.evidence.ends(),
+            Evidence::Uid(_) | Evidence::Word(_) | Evidence::S3Key(_) => Ok(None),
             Evidence::Token(shown) => Ok(shown.ends()),
         }
     }
@@ -115,8 +121,12 @@ impl Evidence {
                 let leaf = chain.first().map(Facts::read).transpose()?;
                 Ok(leaf.map_or_else(|| number_of(&[]), |facts| facts.parent.unwrap_or(facts.serial)))
             }
+            Evidence::Grid(chain) => Ok(number_of(chain.first().map_or(&[][..], AsRef::as_ref))),
             Evidence::Uid(uid) => Ok(number_of(&uid.to_be_bytes())),
             Evidence::Token(shown) => Ok(shown.number()),
+            Evidence::Session(earlier) => earlier.evidence.number(),
+            Evidence::Word(word) => Ok(number_of(word.user.to_string().as_bytes())),
+            Evidence::S3Key(shown) => Ok(number_of(shown.id.as_bytes())),
         }
     }
 

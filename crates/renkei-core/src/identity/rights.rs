@@ -227,11 +227,14 @@ pub fn only_new(op: &Op) -> Option<Op> {
         Op::Draft { path, start: Start::Empty, mode } => {
             Some(Op::Draft { path: path.clone(), start: Start::OnlyNew, mode: *mode })
         }
-        Op::Upload { path, op: UploadOp::Complete { upload, parts, condition: Precondition::None } } => {
-            let condition = Precondition::Absent;
-            let op = UploadOp::Complete { upload: *upload, parts: parts.clone(), condition };
-            Some(Op::Upload { path: path.clone(), op })
-        }
+        Op::Upload { path, op } => match op.clone() {
+            UploadOp::Complete { upload, parts, condition: Precondition::None, mtime, attributes } => {
+                let condition = Precondition::Absent;
+                let op = UploadOp::Complete { upload, parts, condition, mtime, attributes };
+                Some(Op::Upload { path: path.clone(), op })
+            }
+            _ => None,
+        },
         _ => None,
     }
 }
@@ -369,7 +372,13 @@ mod tests {
         assert_eq!(shown(draft(Start::OnlyNew)), "create a");
         let complete = |condition| Op::Upload {
             path: path(),
-            op: UploadOp::Complete { upload: 7, parts: vec![1], condition },
+            op: UploadOp::Complete {
+                upload: 7,
+                parts: vec![1],
+                condition,
+                mtime: None,
+                attributes: Vec::new(),
+            },
         };
         assert_eq!(shown(Op::Upload { path: path(), op: UploadOp::Begin }), "create a");
         assert_eq!(shown(complete(Precondition::None)), "create+modify a");

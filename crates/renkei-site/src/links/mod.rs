@@ -150,7 +150,7 @@ impl Links {
             .ok_or_else(|| none("the PoP has no key for tokens any more"))?;
         let site = self.context.name();
         let token = key.issue(site.as_str(), &holder, &caveats, SystemTime::now() + USE_LIFE)?;
-        let evidence = Evidence::Token(ShownToken { text: token.to_text().into(), from });
+        let evidence = Evidence::Token(ShownToken::new(&token.to_text(), from));
         Ok(UsedLink { status: link.status, evidence })
     }
 

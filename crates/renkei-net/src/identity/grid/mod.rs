@@ -82,6 +82,14 @@ pub fn claimed_name(chain: &[CertificateDer<'_>]) -> Option<String> {
     chain.iter().find(|one| one.proxy.is_none()).map(|user| user.subject.to_string())
 }
 
+/// The time at which the first certificate of a chain expires.
+///
+/// # Errors
+/// `BadCertificate`.
+pub fn ends(chain: &[CertificateDer<'_>]) -> Result<Option<SystemTime>, Error> {
+    Ok(chain::read(chain)?.iter().map(|one| one.not_after).min())
+}
+
 impl GridTrust {
     /// Reads all files; those that cannot be used are noted.
     pub fn load(config: &Grid) -> Self {
