@@ -24,7 +24,7 @@ fn a_user_is_named_by_the_certificate_below_all_proxies() {
     let user = judge(&world, &[&third, &limited, &first, &world.taro]).unwrap();
     assert_eq!((user.dn.as_str(), user.is_limited), (TARO, true));
     assert!(!judge(&world, &[&first, &world.taro, &world.ca]).unwrap().is_limited);
-    assert!(is_grid_chain(&[first.certificate.clone()]) && !is_grid_chain(&[]));
+    assert!(is_grid_chain(std::slice::from_ref(&first.certificate)) && !is_grid_chain(&[]));
     assert_eq!(claimed_name(&[first.certificate, world.taro.certificate]).as_deref(), Some(TARO));
 }
 
