@@ -89,7 +89,11 @@ impl Grid {
     /// it.
     pub fn host(&self) -> Web {
         if !self.host_certificate.as_os_str().is_empty() || !self.host_key.as_os_str().is_empty() {
-            return Web { certificate: self.host_certificate.clone(), key: self.host_key.clone(), ..Web::default() };
+            return Web {
+                certificate: self.host_certificate.clone(),
+                key: self.host_key.clone(),
+                ..Web::default()
+            };
         }
         let is_readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
         let (certificate, key) = (self.usual("hostcert.pem"), self.usual("hostkey.pem"));

@@ -178,7 +178,9 @@ impl Evidence {
             Evidence::Uid(uid) => format!("uid {uid} is {principal} by now"),
             Evidence::Grid(_) => format!("the certificate is for {principal} by now"),
             Evidence::S3Key(_) => format!("the S3 key is for {principal} by now"),
-            Evidence::Chain(_) | Evidence::Token(_) | Evidence::Session(_) | Evidence::Word(_) => return Ok(()),
+            Evidence::Chain(_) | Evidence::Token(_) | Evidence::Session(_) | Evidence::Word(_) => {
+                return Ok(());
+            }
         };
         match principal == *was {
             true => Ok(()),

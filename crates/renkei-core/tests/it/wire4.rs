@@ -137,8 +137,12 @@ fn messages() -> Vec<(String, Message)> {
     requests.push(("request-49-list".into(), Request::S3Keys(AboutS3Keys::List)));
     requests.push(("request-49-revoke".into(), Request::S3Keys(AboutS3Keys::Revoke("RK07".into()))));
     let control = control.into_iter().map(|(name, message)| (name, Message::Control(message)));
-    let reply =
-        reply.into_iter().chain([issued]).chain(links).chain(keys).map(|(name, message)| (name, Message::Reply(message)));
+    let reply = reply
+        .into_iter()
+        .chain([issued])
+        .chain(links)
+        .chain(keys)
+        .map(|(name, message)| (name, Message::Reply(message)));
     let request = requests.into_iter().map(|(name, message)| (name, Message::Request(message)));
     let operation = operations().into_iter().map(|(name, message)| (name.into(), Message::Op(message)));
     let sums = [("answer-10-none", None), ("answer-10-some", Some(vec![1, 255]))];

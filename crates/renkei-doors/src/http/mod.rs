@@ -10,8 +10,8 @@ mod metrics;
 #[cfg(feature = "s3")]
 mod s3;
 
-use crate::certificate;
 use crate::admission::Slot;
+use crate::certificate;
 use crate::console;
 use crate::pages;
 use crate::webdav::Client;

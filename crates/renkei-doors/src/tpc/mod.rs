@@ -29,11 +29,7 @@ use request::{Direction, Request};
 const TYPE: &str = "text/perf-marker-stream";
 
 /// Answers COPY between this server and another one.
-pub(crate) async fn answer(
-    session: Session,
-    target: Target,
-    activity: Activity,
-) -> Result<Response, Error> {
+pub(crate) async fn answer(session: Session, target: Target, activity: Activity) -> Result<Response, Error> {
     let request = Request::parse(&target)?;
     let open = move || start(&session, &target, request);
     match activity.run(open).await? {
