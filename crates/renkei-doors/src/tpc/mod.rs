@@ -52,7 +52,7 @@ fn start(session: &Session, target: &Target, request: Request) -> Result<Result<
             let reader = files.open(&path)?;
             // A directory is no file, which is said before the copy begins.
             reader.version()?;
-            LocalFile::Read(reader)
+            LocalFile::Read(Box::new(reader))
         }
         Direction::Pull => match written(session, target, request.copy.options.overwrites) {
             Ok(Ok(file)) => file,

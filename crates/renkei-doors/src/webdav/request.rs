@@ -41,7 +41,7 @@ impl Target {
             headers.entry(HOST).or_insert(host);
         }
         let target = Target { place, slash: path.ends_with('/'), is_head, headers };
-        if head.method.as_str() == "COPY" { target.from_own_source(path) } else { Ok(target) }
+        if head.method.as_str() == "COPY" { target.with_own_source(path) } else { Ok(target) }
     }
 
     /// A header as text.
@@ -97,7 +97,7 @@ impl Target {
     }
 
     /// The same for a COPY with a `Source` at this server: that of the source, with `path` as the destination.
-    fn from_own_source(mut self, path: &str) -> Result<Self, Error> {
+    fn with_own_source(mut self, path: &str) -> Result<Self, Error> {
         let own = |text: &&str| text.parse::<Uri>().is_ok_and(|uri| self.is_own(&uri));
         let Some(source) = self.text(&SOURCE).filter(own) else { return Ok(self) };
         if self.headers.contains_key(DESTINATION) {

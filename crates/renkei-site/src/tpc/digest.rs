@@ -36,14 +36,12 @@ fn digest(item: &str) -> Option<Digest> {
     let algorithm = algorithm(name)?;
     let bytes = Checksum::new(algorithm).finish().len();
     let text = value.trim().trim_matches(':');
-    let sum = match text.len() == 2 * bytes {
-        true => from_hex(text),
-        // Servers omit leading zeros of checksums of 32 bits.
-        false if bytes == 4 && !text.is_empty() && text.len() < 8 && !text.ends_with('=') => {
-            from_hex(&format!("{text:0>8}"))
-        }
-        false => BASE64_STANDARD.decode(text).ok().filter(|sum| sum.len() == bytes),
-    };
+    let is_short = bytes == 4 && !text.is_empty() && text.len() < 8;
+    let whole = (text.len() == 2 * bytes).then(|| from_hex(text)).flatten();
+    let base64 = || BASE64_STANDARD.decode(text).ok().filter(|sum| sum.len() == bytes);
+    // Servers omit leading zeros of checksums of 32 bits.
+    let short = || is_short.then(|| from_hex(&format!("{text:0>8}"))).flatten();
+    let sum = whole.or_else(base64).or_else(short);
     Some((algorithm, sum?))
 }
 

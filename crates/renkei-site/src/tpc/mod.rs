@@ -73,7 +73,7 @@ pub enum LocalFile {
     /// It is written (a pull).
     Written(Box<Writer>),
     /// It is read (a push).
-    Read(Reader),
+    Read(Box<Reader>),
 }
 
 impl LocalFile {
