@@ -9,7 +9,7 @@ use renkei_mover::files::workspace::Workspace;
 use renkei_site::Site;
 use renkei_site::access::Access;
 use renkei_site::evidence::Evidence;
-use renkei_site::s3_keys::ShownS3Key;
+use renkei_site::token::ShownS3Key;
 use s3s::{S3ErrorCode, S3Request, S3Result};
 use std::net::IpAddr;
 use std::sync::Arc;

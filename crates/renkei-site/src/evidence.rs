@@ -4,9 +4,8 @@
 //! [`Proof`] need not know them.
 
 use crate::access::Proof;
-use crate::s3_keys::ShownS3Key;
 use crate::snapshot::Snapshot;
-use crate::token::ShownToken;
+use crate::token::{ShownS3Key, ShownToken};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_net::identity::account::Account;

@@ -27,7 +27,7 @@ pub mod partners;
 pub mod peer;
 pub mod queue;
 pub mod relay;
-pub mod s3_keys;
+mod s3_keys;
 pub mod scope;
 pub mod snapshot;
 pub mod status;

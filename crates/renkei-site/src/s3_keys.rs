@@ -1,42 +1,13 @@
-//! The S3 keys of users: they are made, listed and revoked by their owners, and prove their owners when requests are
-//! signed with them.
+//! The S3 keys of users are made, listed and revoked by their owners.
 
 use super::Context;
 use super::access::Proof;
-use super::snapshot::Snapshot;
-use super::token::scope;
 use renkei_core::error::{Code, Error};
-use renkei_core::identity::{Principal, Rights, Scope};
 use renkei_core::wire::s3_key::{AboutS3Keys, S3KeyStatus, S3KeysReply};
 use renkei_net::identity::token::bearer::Holder;
 use renkei_net::identity::token::caveat::before;
 use renkei_net::identity::token::s3_key::{ListedKey, S3Key};
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-
-/// An S3 key by which a request was signed: the door has verified the signature.
-#[derive(Clone)]
-pub struct ShownS3Key {
-    /// The access key.
-    pub id: Arc<str>,
-    /// The address of the client.
-    pub from: IpAddr,
-}
-
-impl ShownS3Key {
-    /// The owner of the key and its scope.
-    ///
-    /// # Errors
-    /// `TokenInvalid` for a key that is not there, and those of [`S3Key::verify`].
-    pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
-        let (principal, restrictions) = now.s3_keys.find(&self.id)?.verify(&now.trust, at, self.from)?;
-        if restrictions.place.is_none() && restrictions.rights.contains(Rights::ALL) {
-            return Ok((principal, None));
-        }
-        Ok((principal, Some(scope(&[(restrictions.rights, restrictions.place)], now)?)))
-    }
-}
 
 impl Context {
     /// Answers a user's request about own S3 keys.

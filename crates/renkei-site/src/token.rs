@@ -1,4 +1,4 @@
-//! Tokens: what they prove when they are shown.
+//! Tokens and S3 keys: what they prove when they are shown.
 
 use super::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
@@ -147,13 +147,36 @@ fn proved(grant: Grant, now: &Snapshot) -> Result<(Principal, Option<Scope>), Er
     Ok((Principal::user(&now.site, &grant.account)?, scope))
 }
 
+/// An S3 key by which a request was signed: the door has verified the signature.
+#[derive(Clone)]
+pub struct ShownS3Key {
+    /// The access key.
+    pub id: Arc<str>,
+    /// The address of the client.
+    pub from: IpAddr,
+}
+
+impl ShownS3Key {
+    /// The owner of the key and its scope.
+    ///
+    /// # Errors
+    /// `TokenInvalid` for a key that is not there, and those of [`S3Key::verify`].
+    pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
+        let (principal, restrictions) = now.s3_keys.find(&self.id)?.verify(&now.trust, at, self.from)?;
+        if restrictions.place.is_none() && restrictions.rights.contains(Rights::ALL) {
+            return Ok((principal, None));
+        }
+        Ok((principal, Some(scope(&[(restrictions.rights, restrictions.place)], now)?)))
+    }
+}
+
 fn acceptance(now: &Snapshot) -> Acceptance<'_> {
     let audiences = audiences(&now.config.announced_endpoints());
     Acceptance { issuers: &now.issuers, keys: &now.issuer_keys, mapping: &now.mapping, audiences }
 }
 
 /// Rights to places as a scope; those without a place are for each storage and volume.
-pub(crate) fn scope(all: &[(Rights, Option<Place>)], now: &Snapshot) -> Result<Scope, Error> {
+fn scope(all: &[(Rights, Option<Place>)], now: &Snapshot) -> Result<Scope, Error> {
     let root = |storage: &String| Place { storage: storage.clone(), path: RelPath::root() };
     let roots = || now.storages.keys().chain(now.volumes.keys()).map(root).collect();
     let permits = all.iter().flat_map(|(rights, place)| {

@@ -103,7 +103,7 @@ fn router(site: Arc<Site>, client: Client) -> Router {
     let files = certificate.merge(pages::router()).layer(Extension(client.clone()));
     let router = router.merge(console::router()).merge(files).with_state(site.clone());
     #[cfg(feature = "s3")]
-    let router = s3::first(router, site, client);
+    let router = s3::first(router, site, client.address, client.activity);
     router
 }
 
