@@ -25,6 +25,8 @@ pub trait Progress: Send + Sync + 'static {
     fn enter(&self);
     /// An operation ended.
     fn leave(&self);
+    /// A request was authenticated.
+    fn authenticated(&self);
 }
 
 /// Runs work on a thread that may block.

@@ -87,7 +87,8 @@ impl Door {
         work: impl FnOnce(&Session, I) -> S3Result<S3Response<O>> + Send + 'static,
     ) -> S3Result<S3Response<O>> {
         let (site, signer) = (self.site.clone(), Signer::of(&request, self.address)?);
-        run(&self.progress, move || work(&Session::open(site, signer)?, request.input)).await
+        let progress = self.progress.clone();
+        run(&self.progress, move || work(&Session::open(site, signer, &*progress)?, request.input)).await
     }
 }
 
@@ -168,7 +169,8 @@ impl S3 for Door {
         let (site, signer) = (self.site.clone(), Signer::of(&request, self.address)?);
         let body = request.input.body.take();
         // The client that waits for `100 Continue` sends nothing before this.
-        let begin = move || PutUpload::begin(&Session::open(site, signer)?, request);
+        let progress = self.progress.clone();
+        let begin = move || PutUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
         let upload = receive(upload, body, &self.progress).await?;
         run(&self.progress, move || upload.publish()).await
@@ -208,7 +210,8 @@ impl S3 for Door {
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let (site, signer) = (self.site.clone(), Signer::of(&request, self.address)?);
         let body = request.input.body.take();
-        let begin = move || PartUpload::begin(&Session::open(site, signer)?, request);
+        let progress = self.progress.clone();
+        let begin = move || PartUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
         let upload = receive(upload, body, &self.progress).await?;
         run(&self.progress, move || upload.publish()).await

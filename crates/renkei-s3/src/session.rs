@@ -1,5 +1,6 @@
 //! A client whose signature was verified, and the buckets that are open to it.
 
+use super::body::Progress;
 use crate::error::{refused, s3_error};
 use crate::key::Key;
 use renkei_core::error::{Code, Error};
@@ -49,12 +50,13 @@ impl Session {
     ///
     /// # Errors
     /// Those of the key, and of its owner's mapping.
-    pub(crate) fn open(site: Arc<Site>, signer: Signer) -> S3Result<Self> {
+    pub(crate) fn open(site: Arc<Site>, signer: Signer, progress: &dyn Progress) -> S3Result<Self> {
         let Signer { id, from } = signer;
         let proof = site.authenticate(Evidence::S3Key(ShownS3Key { id: id.clone(), from }));
         let proof = proof.map_err(s3_error)?;
         let access = site.authorise(&proof).map_err(s3_error)?;
         site.context().note_s3_key(&id);
+        progress.authenticated();
         Ok(Session { site, access, key: id })
     }
 

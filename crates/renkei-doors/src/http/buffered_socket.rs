@@ -100,7 +100,7 @@ mod tests {
         for piece in read.chunks_mut(4096) {
             served.read_exact(piece).await.unwrap();
         }
-        assert_eq!((&read[..6], &read[6..] == sent), (&b"before"[..], true));
+        assert_eq!((&read[..6], read[6..] == sent), (&b"before"[..], true));
         let client = sender.await.unwrap();
         let mut more = [0; 1];
         let nothing = tokio::time::timeout(std::time::Duration::ZERO, served.read(&mut more)).await;

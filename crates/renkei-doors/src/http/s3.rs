@@ -41,4 +41,8 @@ impl Progress for Activity {
     fn leave(&self) {
         Activity::leave(self);
     }
+
+    fn authenticated(&self) {
+        Activity::authenticated(self);
+    }
 }

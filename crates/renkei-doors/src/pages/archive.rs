@@ -32,8 +32,10 @@ const OMITTED: &[u8] = b"NOT-INCLUDED.txt";
 pub(super) async fn answer(shown: Shown, body: Body, activity: Activity) -> Result<Response, Error> {
     let form = document(body, &activity).await?;
     let chosen = Query::parse(&String::from_utf8_lossy(&form)).names;
+    let connection = activity.clone();
     let opened = activity.run(move || {
         let session = Session::open(shown.site, shown.evidence)?;
+        connection.authenticated();
         let (files, path) = session.files(&shown.place, Need::Read)?;
         let names = if chosen.is_empty() { shown.query.names } else { chosen };
         Ok((Archive::open(files, &path, &names, &name_of(&shown.place))?, shown.place))

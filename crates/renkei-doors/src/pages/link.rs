@@ -116,6 +116,7 @@ async fn answer(
     let (secret, below) = parse(head.uri.path());
     let (links, from, slash) = (site.clone(), client.address, head.uri.path().ends_with('/'));
     let used = client.activity.run(move || links.links().open(&secret, from)).await?;
+    client.activity.authenticated();
     let place = place_of(&used, &below)?;
     let id = used.status.id.clone();
     let asks_page = wants_page(&head) && !query.view && !query.download && !query.archive;
