@@ -85,12 +85,12 @@ impl Evidence {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Evidence::Chain(_) => "certificate",
-            Evidence::Grid(_) => "grid certificate",
+            Evidence::Grid(_) => "grid",
             Evidence::Uid(_) => "account",
             Evidence::Token(_) => "token",
             Evidence::Session(earlier) => earlier.evidence.kind(),
             Evidence::Word(_) => "word",
-            Evidence::S3Key(_) => "S3 key",
+            Evidence::S3Key(_) => "key",
         }
     }
 

@@ -192,6 +192,35 @@ fn a_proxy_opens_the_files_of_the_mapped_account() {
 }
 
 #[test]
+fn the_verbs_of_renkei_work_with_a_proxy() {
+    let (dir, site) = pop();
+    std::fs::write(site.root().join("a"), "hello").unwrap();
+    let grid = Grid::new(dir.path(), &site);
+    site.ok(&["map", "add", &format!("dn:{TARO}"), &account(), "--yes"]);
+    let (card, user) = (dir.path().join("kek.site"), dir.path().join("user"));
+    std::fs::write(&card, site.ok(&["trust", "export"])).unwrap();
+    std::fs::create_dir(&user).unwrap();
+    let run = |proxy: Option<&Path>, arguments: &[&str]| {
+        let mut command = site.command_in(&user);
+        command.env("XDG_RUNTIME_DIR", dir.path()).args(arguments);
+        command.envs(proxy.map(|path| ("X509_USER_PROXY", path))).output().unwrap()
+    };
+    succeeded(&run(None, &["trust", "add", "--yes", card.to_str().unwrap()]));
+    let (proxy, file) = (grid.proxy(), dir.path().join("b"));
+    std::fs::write(&file, "mine").unwrap();
+    assert_eq!(succeeded(&run(Some(&proxy), &["ls", "kek:/data"])), "a\n");
+    succeeded(&run(Some(&proxy), &["cp", file.to_str().unwrap(), "kek:/data/b"]));
+    assert_eq!(std::fs::read(site.root().join("b")).unwrap(), b"mine");
+    let told = succeeded(&run(Some(&proxy), &["whoami"]));
+    assert!(told.contains(&format!("{}@kek", account())) && told.contains("by: proxy of"), "{told}");
+    // As a login it is there without the variable, until the logout.
+    succeeded(&run(None, &["login", "--proxy", proxy.to_str().unwrap(), "--at", "kek"]));
+    assert_eq!(succeeded(&run(None, &["cat", "kek:/data/b"])), "mine");
+    succeeded(&run(None, &["logout"]));
+    assert!(!run(None, &["ls", "kek:/data"]).status.success());
+}
+
+#[test]
 fn attributes_of_voms_lead_to_the_account_of_the_voms_mapfile() {
     let (dir, site) = pop();
     std::fs::write(site.root().join("a"), "hello").unwrap();
