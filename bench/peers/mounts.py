@@ -134,9 +134,16 @@ class Renkei(Mount):
         shutil.rmtree(self.client_dir, ignore_errors=True)
         shutil.copytree(self.pop.folder, self.client_dir, ignore=shutil.ignore_patterns("run"))
 
+    # The PoPs by run, site and folder: a folder belongs to one volume, which several programs may mount.
+    pops = {}
+
     def begin(self, stage, site, folder):
+        key = (stage.work, site, folder)
+        if key in self.pops:
+            self.pop = self.pops[key]
+            return
         storage, name = os.path.split(folder)
-        self.pop = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
+        self.pop = self.pops[key] = Pop(stage, site, f"mounted-{self.port}", self.port, storage)
         self.pop.serve()
         self.pop.run("volume", "create", self.volume, "--storage", "data", "--in-place", name, "--account",
                      getpass.getuser())

@@ -1,7 +1,7 @@
 //! Patterns of servers that the PoP may connect to because a user named them (against SSRF).
 //!
 //! `*` is every server at a public address. A pattern that names a host, an address or a network also allows addresses
-//! inside the site's own network ([`super::inside`]): an administrator wrote it down.
+//! inside the site's own network (`inside`): an administrator wrote it down.
 
 use std::net::IpAddr;
 

@@ -111,7 +111,7 @@ impl S3Keys {
     /// Makes a key; gives its id and itself.
     ///
     /// # Errors
-    /// `TooManyEntries` for a user who has [`MAX_KEYS`]; `TokenInvalid` and `OutOfScope` for caveats that would never hold;
+    /// `TooManyEntries` for a user who has `MAX_KEYS` keys; `TokenInvalid` and `OutOfScope` for caveats that would never hold;
     /// those of the file.
     pub fn create(
         &self,
