@@ -4,11 +4,13 @@ use crate::error::refused;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Uri};
+use percent_encoding::percent_decode_str;
 use renkei_core::error::Code;
 use renkei_site::Site;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3ErrorCode, S3Result};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The scheme that all S3 clients of today sign with.
@@ -37,17 +39,21 @@ fn is_signed(headers: &HeaderMap) -> bool {
 
 /// Whether a request is a form that is posted.
 pub(crate) fn is_form(method: &Method, headers: &HeaderMap) -> bool {
+    const FORM: &[u8] = b"multipart/form-data";
     let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    *method == Method::POST && kind.starts_with(b"multipart/form-data")
+    *method == Method::POST && kind.get(..FORM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(FORM))
 }
 
 fn has_query(uri: &Uri, name: &str) -> bool {
     query(uri, name).is_some()
 }
 
-fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+/// The decoded value of a parameter; names are compared decoded, too, as s3s does.
+fn query<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     let mut pairs = uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+    pairs
+        .find(|(found, _)| percent_decode_str(found).eq(name.bytes()))
+        .map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
 /// The secrets of the PoP's keys.
@@ -87,6 +93,9 @@ impl S3Access for Signed {
         if context.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes().starts_with(SCHEME_2)) {
             return Err(refused(S3ErrorCode::AccessDenied, "signatures of version 2 are not accepted"));
         }
+        if has_query(context.uri(), "X-Amz-Signature") && context.headers().contains_key(AUTHORIZATION) {
+            return Err(refused(S3ErrorCode::InvalidArgument, "a request is signed in one way"));
+        }
         check_presigned(context.uri())?;
         check_headers(context.uri(), context.headers())
     }
@@ -107,7 +116,7 @@ fn check_presigned(uri: &Uri) -> S3Result<()> {
 /// Refuses headers of S3 that were not signed: they could make another operation of the request, as a copy of an upload.
 fn check_headers(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let signed = match query(uri, "X-Amz-SignedHeaders") {
-        Some(names) => names.replace("%3B", ";").replace("%3b", ";"),
+        Some(names) => names.into_owned(),
         None => signed_by_header(headers),
     };
     if signed.is_empty() {
@@ -171,6 +180,10 @@ mod tests {
         let presigned = "/data/a?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-SignedHeaders=host";
         assert!(check(presigned, &[("content-type", "text/plain")]));
         assert!(!check(presigned, &[("x-amz-copy-source", "data/secret")]));
+        // A list of another way to sign does not count, however the name of the parameter is written.
+        let encoded = "/data/a?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-SignedHeader%73=host";
+        let other = "AWS4-HMAC-SHA256 SignedHeaders=host;x-amz-copy-source";
+        assert!(!check(encoded, &[("authorization", other), ("x-amz-copy-source", "data/secret")]));
         let by_header = "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host;x-amz-date, Signature=0";
         assert!(check("/data/a", &[("authorization", by_header), ("x-amz-date", "1")]));
         assert!(!check("/data/a", &[("authorization", by_header), ("x-amz-acl", "public-read")]));

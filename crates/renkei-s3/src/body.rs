@@ -3,15 +3,16 @@
 
 use crate::error::refused;
 use hyper::StatusCode;
-use hyper::body::{Body as _, Bytes, Frame};
+use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use renkei_core::error::Error;
 use s3s::dto::StreamingBlob;
-use s3s::{Body, S3Error, S3ErrorCode, S3Result};
+use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError};
 use std::future::poll_fn;
-use std::mem::take;
+use std::mem::{replace, take};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
 /// Bytes read or written at a time.
@@ -27,6 +28,104 @@ pub trait Progress: Send + Sync + 'static {
     fn leave(&self);
     /// A request was authenticated.
     fn authenticated(&self);
+}
+
+/// Most bytes that are kept before any of them is passed on: of a signed chunk, whose signature is at its end.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Bytes of the pieces in which a form is passed on: each piece costs memory beside its content.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Bytes that came from a client and were not passed on yet.
+pub(crate) type Kept = Arc<AtomicUsize>;
+
+/// The body that a client sends, with bounds on what is kept of it.
+pub(crate) struct Incoming<B> {
+    body: Pin<Box<B>>,
+    progress: Arc<dyn Progress>,
+    kept: Kept,
+    /// The piece of a form that is being filled.
+    piece: Option<Vec<u8>>,
+}
+
+impl<B: hyper::body::Body<Data = Bytes>> Incoming<B>
+where
+    StdError: From<B::Error>,
+{
+    pub(crate) fn new(body: B, is_form: bool, progress: &Arc<dyn Progress>, kept: &Kept) -> Self {
+        let piece = is_form.then(Vec::new);
+        Incoming { body: Box::pin(body), progress: progress.clone(), kept: kept.clone(), piece }
+    }
+
+    /// The next data; none at the end.
+    fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StdError>> {
+        loop {
+            match ready!(self.body.as_mut().poll_frame(context)).transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => {
+                    self.progress.step();
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                Some(Err(_)) => {}
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+
+    /// The next piece of a form; none at its end.
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StdError>> {
+        while self.piece.as_ref().is_some_and(|piece| piece.len() < PIECE_BYTES) {
+            let data = ready!(self.poll_data(context))?;
+            let Some(piece) = &mut self.piece else { break };
+            match data {
+                Some(data) => piece.extend_from_slice(&data),
+                None => {
+                    let last = take(piece);
+                    return Poll::Ready(Ok((!last.is_empty()).then(|| last.into())));
+                }
+            }
+        }
+        let piece = self.piece.get_or_insert_default();
+        let rest = piece.split_off(PIECE_BYTES.min(piece.len()));
+        Poll::Ready(Ok(Some(replace(piece, rest).into())))
+    }
+}
+
+impl<B: hyper::body::Body<Data = Bytes>> hyper::body::Body for Incoming<B>
+where
+    StdError: From<B::Error>,
+{
+    type Data = Bytes;
+    type Error = StdError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+        let polled = match self.piece {
+            Some(_) => ready!(self.poll_piece(context)),
+            None => ready!(self.poll_data(context)),
+        };
+        let is_form = self.piece.is_some();
+        let bounded = polled.and_then(|data| {
+            let bytes = data.as_ref().map_or(0, Bytes::len);
+            match self.kept.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_KEPT_BYTES && !is_form {
+                true => Err("a chunk has at most 64 MiB".into()),
+                false => Ok(data),
+            }
+        });
+        Poll::Ready(bounded.transpose().map(|data| data.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.piece.as_ref().is_none_or(Vec::is_empty) && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.piece {
+            // Pieces of a form may be kept that are not counted any more.
+            Some(piece) if !piece.is_empty() => SizeHint::default(),
+            _ => self.body.size_hint(),
+        }
+    }
 }
 
 /// Runs work on a thread that may block.
@@ -64,11 +163,13 @@ pub(crate) async fn receive<S: Sink>(
     mut sink: S,
     body: Option<StreamingBlob>,
     progress: &Arc<dyn Progress>,
+    kept: &Kept,
 ) -> S3Result<S> {
     let mut body = body.map(Body::from).unwrap_or_default();
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     while let Some(data) = next_data(&mut body).await? {
         progress.step();
+        kept.store(0, Ordering::Relaxed);
         block.extend_from_slice(&data);
         if block.len() >= BLOCK_BYTES {
             let full = take(&mut block);
@@ -148,5 +249,61 @@ impl hyper::body::Body for Streamed {
                 .transpose()
                 .map(|block| block.map(Frame::data)),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    struct Silent;
+
+    impl Progress for Silent {
+        fn step(&self) {}
+        fn enter(&self) {}
+        fn leave(&self) {}
+        fn authenticated(&self) {}
+    }
+
+    struct Frames(VecDeque<Bytes>);
+
+    impl hyper::body::Body for Frames {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+            Poll::Ready(self.0.pop_front().map(|data| Ok(Frame::data(data))))
+        }
+    }
+
+    /// Lengths of the pieces that come out, and whether an error ended them.
+    async fn pieces(frames: Vec<usize>, is_form: bool) -> (Vec<usize>, bool) {
+        let frames = Frames(frames.into_iter().map(|bytes| Bytes::from(vec![1; bytes])).collect());
+        let progress: Arc<dyn Progress> = Arc::new(Silent);
+        let mut body = Incoming::new(frames, is_form, &progress, &Kept::default());
+        let mut lengths = Vec::new();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            match frame {
+                Ok(frame) => lengths.push(frame.into_data().unwrap().len()),
+                Err(_) => return (lengths, true),
+            }
+        }
+        (lengths, false)
+    }
+
+    #[tokio::test]
+    async fn forms_come_in_large_pieces_and_a_chunk_is_bounded() {
+        assert_eq!(pieces(vec![1; PIECE_BYTES + 3], true).await, (vec![PIECE_BYTES, 3], false));
+        assert_eq!(
+            pieces(vec![3 * PIECE_BYTES, 5], true).await.0,
+            [PIECE_BYTES, PIECE_BYTES, PIECE_BYTES, 5]
+        );
+        assert_eq!(pieces(vec![1, 2], false).await, (vec![1, 2], false));
+        let (passed, is_refused) = pieces(vec![1 << 20; 80], false).await;
+        assert_eq!((passed.len() << 20, is_refused), (MAX_KEPT_BYTES, true));
     }
 }

@@ -42,13 +42,13 @@ pub(crate) fn open_source(
     let parsed = Key::parse(key).map_err(as_missing)?;
     let (files, path) = session.files(bucket, &parsed, Need::Read)?;
     let object = find(&files, &path, parsed.is_folder)?;
+    let reader = files.open(&path).map_err(s3_error)?;
+    let object = Object { item: reader.item().clone(), ..object };
     conditions.judge(&object).map_err(|error| match error.code() {
         // Nothing is known to the client of a copy.
         S3ErrorCode::NotModified => refused(S3ErrorCode::PreconditionFailed, "the source is that version"),
         _ => error,
     })?;
-    let reader = files.open(&path).map_err(s3_error)?;
-    let object = Object { item: reader.item().clone(), ..object };
     Ok(Source { object, reader, bucket: bucket.to_string(), key: key.to_string() })
 }
 
@@ -101,6 +101,10 @@ pub(crate) fn answer(session: &Session, input: CopyObjectInput) -> S3Result<S3Re
     }
     let algorithm = input.checksum_algorithm.clone().or_else(|| algorithm_of(&source.object));
     let key = Key::parse(&input.key)?;
+    if key.is_folder || source.object.is_folder() {
+        let message = "folders are made with PutObject, and not copied";
+        return Err(refused(S3ErrorCode::InvalidArgument, message));
+    }
     let (facts, tags) = described(&source.object, &input, is_replaced)?;
     let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
     let writer = create(&files, &path, Precondition::None).map_err(s3_error)?;

@@ -20,9 +20,14 @@ use s3s::{S3ErrorCode, S3Response, S3Result};
 /// Most keys of one request, as at AWS.
 const MAX_KEYS: usize = 1000;
 
+const CONDITION: &str = "a removal is conditional on If-Match alone";
+
 /// Answers DeleteObject.
 pub(crate) fn one(session: &Session, input: DeleteObjectInput) -> S3Result<S3Response<DeleteObjectOutput>> {
     refuse_version(input.version_id.as_deref())?;
+    if input.if_match_last_modified_time.is_some() || input.if_match_size.is_some() {
+        return Err(refused(S3ErrorCode::NotImplemented, CONDITION));
+    }
     remove(session, &input.bucket, &input.key, input.if_match.as_ref())?;
     Ok(S3Response::new(DeleteObjectOutput::default()))
 }
@@ -43,8 +48,11 @@ pub(crate) fn many(
     let (mut deleted, mut errors) = (Vec::new(), Vec::new());
     for object in input.delete.objects {
         let condition = object.e_tag.map(ETagCondition::ETag);
-        let removed = refuse_version(object.version_id.as_deref())
-            .and_then(|()| remove(session, &input.bucket, &object.key, condition.as_ref()));
+        let is_known = match object.last_modified_time.is_some() || object.size.is_some() {
+            true => Err(refused(S3ErrorCode::NotImplemented, CONDITION)),
+            false => refuse_version(object.version_id.as_deref()),
+        };
+        let removed = is_known.and_then(|()| remove(session, &input.bucket, &object.key, condition.as_ref()));
         match removed {
             Ok(()) if is_quiet => {}
             Ok(()) => deleted.push(DeletedObject { key: Some(object.key), ..DeletedObject::default() }),

@@ -1,7 +1,7 @@
 //! The operations of S3 that the door has; s3s answers all others with `NotImplemented`.
 
 use crate::auth::{Secrets, Signed, is_form};
-use crate::body::{Progress, receive, run};
+use crate::body::{Incoming, Kept, Progress, receive, run};
 use crate::bucket::{Domains, Labels};
 use crate::multipart::PartUpload;
 use crate::session::{Session, Signer};
@@ -33,6 +33,7 @@ struct Door {
     site: Arc<Site>,
     address: IpAddr,
     progress: Arc<dyn Progress>,
+    kept: Kept,
 }
 
 /// Answers a request of S3.
@@ -46,19 +47,22 @@ where
     B: hyper::body::Body<Data = Bytes> + Send + 'static,
     StdError: From<B::Error>,
 {
-    let form = is_form(request.method(), request.headers()).then(|| FORMS.try_acquire());
+    let is_form = is_form(request.method(), request.headers());
+    let form = is_form.then(|| FORMS.try_acquire());
     if matches!(form, Some(Err(_))) {
         let mut busy = Response::new(Body::empty());
         *busy.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         return busy;
     }
-    let mut service = S3ServiceBuilder::new(Door { site: site.clone(), address, progress });
+    let kept = Kept::default();
+    let request = request.map(|body| Incoming::new(body, is_form, &progress, &kept));
+    let mut service = S3ServiceBuilder::new(Door { site: site.clone(), address, progress, kept });
     service.set_host(Domains(site.last_snapshot().config.s3.domains.clone()));
     service.set_auth(Secrets(site));
     service.set_access(Signed);
     service.set_validation(Labels);
     service.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-    match service.build().call(request.map(Body::http_body_unsync)).await {
+    match service.build().call(request.map(of_s3s)).await {
         Ok(response) => response,
         Err(error) => {
             tracing::warn!(error = %<HttpError as Into<StdError>>::into(error), "an S3 request was not answered");
@@ -67,6 +71,10 @@ where
             response
         }
     }
+}
+
+fn of_s3s(body: impl hyper::body::Body<Data = Bytes, Error = StdError> + Send + 'static) -> Body {
+    Body::http_body_unsync(body)
 }
 
 fn limits() -> S3Config {
@@ -172,7 +180,7 @@ impl S3 for Door {
         let progress = self.progress.clone();
         let begin = move || PutUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
-        let upload = receive(upload, body, &self.progress).await?;
+        let upload = receive(upload, body, &self.progress, &self.kept).await?;
         run(&self.progress, move || upload.publish()).await
     }
 
@@ -213,7 +221,7 @@ impl S3 for Door {
         let progress = self.progress.clone();
         let begin = move || PartUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
-        let upload = receive(upload, body, &self.progress).await?;
+        let upload = receive(upload, body, &self.progress, &self.kept).await?;
         run(&self.progress, move || upload.publish()).await
     }
 

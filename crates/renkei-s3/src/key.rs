@@ -4,6 +4,9 @@ use crate::error::{refused, s3_error};
 use renkei_core::path::{Place, RelPath};
 use s3s::{S3ErrorCode, S3Result};
 
+/// Longest key, as at AWS.
+const MAX_BYTES: usize = 1024;
+
 /// A key that plain files can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
@@ -18,8 +21,12 @@ impl Key {
     ///
     /// # Errors
     /// `InvalidArgument` for empty names, `.`, `..` and NUL, and for names that renkei keeps for itself; `KeyTooLongError`
-    /// for a name of more than 255 bytes.
+    /// for one of more than 1,024 bytes, or a name of more than 255.
     pub(crate) fn parse(key: &str) -> S3Result<Self> {
+        if key.len() > MAX_BYTES {
+            let message = format!("a key has at most {MAX_BYTES} bytes");
+            return Err(refused(S3ErrorCode::KeyTooLongError, message));
+        }
         let (names, is_folder) = match key.strip_suffix('/') {
             Some(names) => (names, true),
             None => (key, false),
@@ -60,5 +67,8 @@ mod tests {
         }
         let long = Key::parse(&"n".repeat(256)).unwrap_err();
         assert_eq!(long.code(), &S3ErrorCode::KeyTooLongError);
+        assert!(Key::parse(&format!("{}b", "a/".repeat(511))).is_ok());
+        let deep = Key::parse(&format!("{}b", "a/".repeat(512))).unwrap_err();
+        assert_eq!(deep.code(), &S3ErrorCode::KeyTooLongError);
     }
 }

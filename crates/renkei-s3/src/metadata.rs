@@ -173,9 +173,12 @@ impl Object {
     }
 }
 
+/// The last second of the year 9999, the last that HTTP can write.
+const LAST_SECOND: u64 = 253_402_300_799;
+
 /// A file's time as S3 shows it: whole seconds, which HTTP has, so that all answers agree.
 pub(crate) fn modified(time: FileTime) -> Timestamp {
-    Timestamp::from(UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0)))
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0).min(LAST_SECOND)))
 }
 
 /// The ETag of a version that S3 did not write: no MD5, which its form tells (as that of an upload in parts).

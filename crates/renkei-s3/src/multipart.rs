@@ -16,9 +16,10 @@ use base64::engine::general_purpose::STANDARD;
 use renkei_core::entry::FileTime;
 use renkei_core::error::Code;
 use renkei_core::identity::Need;
+use renkei_core::path::RelPath;
 use renkei_core::wire::file::Item;
 use renkei_core::wire::uploads::MAX_PART;
-use renkei_mover::files::workspace::{Upload, Writer};
+use renkei_mover::files::workspace::{Upload, Workspace, Writer};
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, Checksum, ChecksumAlgorithm, ChecksumType,
     CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, CopyPartResult,
@@ -140,6 +141,8 @@ fn sums_of(algorithm: Option<&ChecksumAlgorithm>, kind: Option<&ChecksumType>) -
 struct Ongoing {
     state: UploadState,
     upload: Upload,
+    files: Workspace,
+    path: RelPath,
 }
 
 impl Ongoing {
@@ -148,7 +151,7 @@ impl Ongoing {
         let state = UploadState::find(&folder(session), id, &owner, bucket, key)?;
         let (files, path) = session.files(bucket, &Key::parse(key)?, Need::Write)?;
         let upload = files.upload(&path, state.head.upload).map_err(s3_error)?;
-        Ok(Ongoing { state, upload })
+        Ok(Ongoing { state, upload, files, path })
     }
 
     fn begin_part(&self, number: i32) -> S3Result<(u32, Writer)> {
@@ -156,7 +159,9 @@ impl Ongoing {
         let number = number.ok_or_else(|| {
             refused(S3ErrorCode::InvalidArgument, format!("parts are numbered from 1 to {MAX_PART}"))
         })?;
-        Ok((number, self.upload.put_part(number, None).map_err(over)?))
+        // Its folder may have gone with the last key in it meanwhile.
+        let begin = || self.upload.put_part(number, None);
+        Ok((number, with_parents(&self.files, &self.path, begin).map_err(over)?))
     }
 
     fn algorithm(&self) -> ChecksumAlgorithm {
@@ -412,7 +417,7 @@ pub(crate) fn complete(
     session: &Session,
     mut input: CompleteMultipartUploadInput,
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-    let Ongoing { state, upload } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let Ongoing { state, upload, .. } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     let named = input.multipart_upload.take().and_then(|all| all.parts).unwrap_or_default();
     let parts = named_parts(&state, &upload, &named)?;
     let (etag, checksum) = (etag_of(&parts), checksum_of(&state.head, &parts)?);
@@ -445,7 +450,7 @@ pub(crate) fn complete(
 
 /// Answers ListParts.
 pub(crate) fn list_parts(session: &Session, input: ListPartsInput) -> S3Result<S3Response<ListPartsOutput>> {
-    let Ongoing { state, upload } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let Ongoing { state, upload, .. } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     upload.parts().map_err(over)?;
     let most = input.max_parts.unwrap_or(MAX_LISTED).clamp(0, MAX_LISTED);
     let after = input.part_number_marker.unwrap_or(0);

@@ -146,7 +146,9 @@ impl UploadState {
 }
 
 fn append(file: &mut File, path: &Path, line: &impl Serialize) -> S3Result<()> {
-    let mut text = serde_json::to_vec(line).expect("the state is plain data");
+    // Each line begins anew: the one before may be torn.
+    let mut text = vec![b'\n'];
+    serde_json::to_writer(&mut text, line).expect("the state is plain data");
     text.push(b'\n');
     file.write_all(&text).and_then(|()| file.sync_data()).map_err(|error| failed(path, &error))
 }
@@ -159,7 +161,7 @@ fn failed(path: &Path, error: &std::io::Error) -> s3s::S3Error {
 fn read(path: &Path) -> Option<UploadState> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    let mut lines = text.lines();
+    let mut lines = text.lines().filter(|line| !line.is_empty());
     let head: UploadHead = serde_json::from_str(lines.next()?).ok()?;
     // A torn line is that of a part which was not answered.
     let parts = lines.filter_map(|line| serde_json::from_str::<UploadedPart>(line).ok());

@@ -160,12 +160,17 @@ pub(crate) fn with_parents<T>(
     work()
 }
 
+/// Whether a directory stays without its mark: attributes are not kept there, it is gone, or the key may not set them.
+fn is_without_mark(code: Code) -> bool {
+    matches!(code, Code::Unsupported | Code::PathNotFound | Code::OutOfScope | Code::PermissionDenied)
+}
+
 /// Makes a directory and those above it, with the mark that they go with the last key in them.
 fn make_dirs(files: &Workspace, path: &RelPath) -> Result<(), Error> {
     match files.mkdir(path, DIR_MODE) {
         Ok(_) => match files.set_xattr(path, IMPLIED, b"1") {
             // Without the mark it stays, as an empty folder.
-            Err(error) if error.code != Code::Unsupported && error.code != Code::PathNotFound => Err(error),
+            Err(error) if !is_without_mark(error.code) => Err(error),
             _ => Ok(()),
         },
         Err(error) if error.code == Code::PathExists => match files.stat(path, Follow::Yes)?.entry.kind {
@@ -198,6 +203,9 @@ impl PutUpload {
         let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
         let condition = condition(&files, &path, input.if_match.as_ref(), input.if_none_match.as_ref())?;
         let writer = match key.is_folder {
+            true if condition != Precondition::None => {
+                return Err(refused(S3ErrorCode::NotImplemented, "folders are made without conditions"));
+            }
             true => None,
             false => Some(create(&files, &path, condition).map_err(s3_error)?),
         };
@@ -363,8 +371,8 @@ fn make_folder(files: &Workspace, path: &RelPath, facts: &Facts, tags: &str) -> 
     // From now on it stays when the last key in it goes.
     let kept = files.remove_xattr(path, IMPLIED).and_then(|()| {
         let xattrs = facts.clone().of(0, now(), String::new(), &Checksum::default()).attributes(tags);
-        let object = xattrs.iter().find(|xattr| xattr.name == OBJECT).map(|xattr| &xattr.value[..]);
-        files.set_xattr(path, OBJECT, object.unwrap_or_default())
+        let given = xattrs.iter().filter(|xattr| xattr.name == OBJECT || !xattr.value.is_empty());
+        given.into_iter().try_for_each(|xattr| files.set_xattr(path, &xattr.name, &xattr.value))
     });
     match kept {
         Err(error) if error.code != Code::Unsupported => Err(s3_error(error)),
