@@ -155,7 +155,8 @@ fn fetch(
     site: &SiteName,
     file: &Path,
 ) -> Result<Credential, Error> {
-    let doors = door_of(&home_of_user(home, site)?, site)?;
+    let introduces = home_site(home)?.is_some_and(|own| *own.current() == *site);
+    let doors = door_of(&home_of_user(home, site)?, site, introduces)?;
     take(&doors, &found.shown()?, home, file, context.now())?;
     let none =
         || Error::new(Code::NotLoggedIn, "read credential", file.display(), "it was removed meanwhile");

@@ -75,11 +75,11 @@ pub(super) fn doors(home: &Home, at: Option<&str>) -> Result<Vec<Door>, Error> {
 }
 
 fn door_of_user(home: &Home, site: &SiteName) -> Result<Vec<Door>, Error> {
-    door_of(&home_of_user(home, site)?, site)
+    door_of(&home_of_user(home, site)?, site, true)
 }
 
-/// The PoPs of a site by its card in a directory.
-pub(super) fn door_of(home: &Home, site: &SiteName) -> Result<Vec<Door>, Error> {
+/// The PoPs of a site by its card in a directory; cards of other sites are taken from them if they introduce.
+pub(super) fn door_of(home: &Home, site: &SiteName, introduces: bool) -> Result<Vec<Door>, Error> {
     let trust = Arc::new(Trust::load(home)?);
     let unknown =
         || Error::new(Code::SiteUnknown, "look up site", site, "there is no card of it here").at("client");
@@ -87,6 +87,7 @@ pub(super) fn door_of(home: &Home, site: &SiteName) -> Result<Vec<Door>, Error> 
     let door = |endpoint: &String| Door {
         endpoint: endpoint.clone(),
         known: Some((card.site.clone(), trust.clone())),
+        introduces,
     };
     Ok(card.endpoints.iter().map(door).collect())
 }
@@ -97,5 +98,5 @@ fn door_at(home: &Home, endpoint: &str) -> Result<Door, Error> {
     let card = trust.list().find(|card| card.endpoints.iter().any(|known| known == endpoint));
     let site = card.map(|card| card.site.clone());
     let known = site.map(|site| (site, Arc::new(trust)));
-    Ok(Door { endpoint: endpoint.into(), known })
+    Ok(Door { endpoint: endpoint.into(), known, introduces: true })
 }

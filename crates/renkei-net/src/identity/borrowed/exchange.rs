@@ -9,6 +9,7 @@ use crate::identity::credential::{Credential, KeyRequest};
 use crate::identity::login::{LoggedIn, keep_at};
 use crate::identity::tls::{provider, server_name, web_roots};
 use crate::identity::trust::Trust;
+use crate::identity::trust::card::SiteCard;
 use crate::identity::verify::{expect_site, verify_peer};
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
@@ -43,17 +44,41 @@ pub struct Door {
     pub endpoint: String,
     /// The site whose card proves it, with the trusted sites; else the authorities of the web do.
     pub known: Option<(SiteName, Arc<Trust>)>,
+    /// Whether the cards of other sites, and former names, are taken from it too, as at a login.
+    pub introduces: bool,
 }
 
 impl Door {
-    /// Gets a certificate and stores it in a file, with the cards of the sites that the PoP trusts.
+    /// Gets a certificate and stores it in a file, with the cards of the sites that the PoP trusts if it introduces
+    /// them, else with its own.
     ///
     /// # Errors
     /// `EndpointNotTrusted`, `SiteUnreachable`; those of the PoP, which it answers with; those of the reply.
     pub fn take(&self, shown: &Shown, home: &Home, file: &Path, now: SystemTime) -> Result<LoggedIn, Error> {
         let key = KeyRequest::generate()?;
-        let reply = self.ask(shown, &key.request)?;
+        let mut reply = self.ask(shown, &key.request)?;
+        if let (false, Some((site, _))) = (self.introduces, &self.known) {
+            self.expect_user_of(site, &reply, &key, file)?;
+            keep_own_card(&mut reply, site);
+        }
         keep_at(home, file, &key, reply, now)
+    }
+
+    /// Refuses a certificate of another than a user of the site that was asked.
+    fn expect_user_of(
+        &self,
+        site: &SiteName,
+        reply: &Value,
+        key: &KeyRequest,
+        file: &Path,
+    ) -> Result<(), Error> {
+        let certificate = reply["certificate"].as_str().unwrap_or_default();
+        let given = Credential::parse(certificate, &key.key, file)?.holder()?;
+        if given.user_name().is_some() && given.site() == site {
+            return Ok(());
+        }
+        let cause = format!("the PoP of {site} gave a certificate of {given}, no user of its site");
+        Err(Error::new(Code::ProtocolViolation, OP, &self.endpoint, cause))
     }
 
     fn ask(&self, shown: &Shown, request: &str) -> Result<Value, Error> {
@@ -95,6 +120,15 @@ impl Door {
             Error::new(Code::NotRenkei, OP, &self.endpoint, cause)
         }))
     }
+}
+
+/// Leaves of the cards of a reply that of a site, and no former names.
+fn keep_own_card(reply: &mut Value, site: &SiteName) {
+    if let Some(cards) = reply["cards"].as_array_mut() {
+        let is_own = |text: &str| SiteCard::parse(text).is_ok_and(|card| card.site == *site);
+        cards.retain(|card| card.as_str().is_some_and(is_own));
+    }
+    reply["former_names"] = json!([]);
 }
 
 fn config(judge: Arc<Judge>, shown: &Shown) -> Result<Arc<ClientConfig>, Error> {
@@ -215,5 +249,36 @@ impl ServerCertVerifier for Judge {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::authority::Authority;
+    use crate::identity::tests::{card, now, site};
+
+    #[test]
+    fn a_partner_gives_its_own_card_alone() {
+        let own = |name: &str| card(&Authority::create(&site(name), now()).unwrap()).to_text();
+        let mut reply = json!({
+            "certificate": "", "cards": [own("kek"), own("titech"), "no card", 7], "former_names": [["old", "kek"]]
+        });
+        let expected = reply["cards"][0].clone();
+        keep_own_card(&mut reply, &site("kek"));
+        assert_eq!(reply["cards"], json!([expected]));
+        assert_eq!(reply["former_names"], json!([]));
+    }
+
+    #[test]
+    fn a_partner_gives_certificates_of_its_own_users_alone() {
+        let titech = Authority::create(&site("titech"), now()).unwrap();
+        let door = Door { endpoint: "kek.example:443".into(), known: None, introduces: false };
+        let key = KeyRequest::generate().unwrap();
+        let issued = titech.issue_user("alice", &key.request, 1, now()).unwrap();
+        let reply = json!({ "certificate": issued.pem });
+        let check = |name: &str| door.expect_user_of(&site(name), &reply, &key, Path::new("own.pem"));
+        assert_eq!(check("kek").unwrap_err().code, Code::ProtocolViolation);
+        check("titech").unwrap();
     }
 }
