@@ -10,7 +10,7 @@ use crate::identity::certificate::unix_seconds;
 use renkei_config::home::{Home, append_line, file_error, make_private_dir};
 use renkei_core::error::Error;
 use renkei_core::identity::Principal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -70,6 +70,31 @@ pub fn find(home: &Home, what: &str, now: SystemTime) -> Result<Vec<String>, Err
         }
     })?;
     Ok(found)
+}
+
+/// Serials with those of all certificates that were given for one of them, at any remove: what was made with such a
+/// certificate is known by its serial. Those that have ended are left out, unless one below is still valid.
+///
+/// # Errors
+/// Errors of the file.
+pub fn with_children(home: &Home, mut all: Vec<String>, now: SystemTime) -> Result<Vec<String>, Error> {
+    let mut family: BTreeSet<String> = all.iter().cloned().collect();
+    let mut below = Vec::new();
+    // The line of a parent stands before those of its children.
+    each_line(&home.issued_file(), |words| {
+        let Some(Entry { serial, parent: Some(parent), not_after, .. }) = parse_entry(words) else { return };
+        if family.contains(&parent) && family.insert(serial.clone()) {
+            below.push((serial, parent, not_after >= now));
+        }
+    })?;
+    let mut parents = BTreeSet::new();
+    for (serial, parent, is_valid) in below.into_iter().rev() {
+        if is_valid || parents.contains(&serial) {
+            parents.insert(parent);
+            all.push(serial);
+        }
+    }
+    Ok(all)
 }
 
 /// A principal with valid certificates that were not revoked.
@@ -258,6 +283,22 @@ mod tests {
         assert_eq!((serials("0c", 100), serials("0b", 100)), (vec!["0c".into()], vec!["0b".to_owned()]));
         append(&home.issued_file(), "0e alice@kek 900 0f more\n").unwrap();
         assert_eq!(serials("alice@kek", 500), ["0a"]);
+    }
+
+    #[test]
+    fn certificates_given_for_others_are_revoked_with_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(dir.path());
+        for (serial, until, parent) in
+            [("1a", 200, "0a"), ("1b", 50, "0a"), ("2a", 50, "1a"), ("3a", 200, "2a"), ("1c", 200, "0b")]
+        {
+            note_delegated(&home, &[&issued(serial, "alice@kek", until)], parent).unwrap();
+        }
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        let all = |serial: &str| with_children(&home, vec![serial.into()], now).unwrap();
+        // 2a has ended, and 3a below it has not.
+        assert_eq!(all("0a"), ["0a", "3a", "2a", "1a"]);
+        assert_eq!((all("3a"), all("0b")), (vec!["3a".to_owned()], vec!["0b".into(), "1c".into()]));
     }
 
     #[test]

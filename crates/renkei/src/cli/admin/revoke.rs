@@ -40,6 +40,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     } else {
         vec![parse_serial(&args.what)?]
     };
+    let serials = issued::with_children(&home, serials, now)?;
     confirm(args.yes, "revoke", &args.what, &own_pop(&home, &serials, &authority)?)?;
     if !serials.is_empty() {
         authority.revoke(&home, &serials, now)?;
