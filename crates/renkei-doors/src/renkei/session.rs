@@ -148,7 +148,7 @@ fn serve(
             Control::Request { id, request } => {
                 let request = whole(request, &std::mem::take(&mut filter), std::mem::take(&mut tell_names));
                 if judged.elapsed() >= JUDGE_EVERY {
-                    site.authenticate(Evidence::of_chain(chain.into()))?;
+                    judge_again(asker, chain, site)?;
                     judged = Instant::now();
                 }
                 match request {
@@ -164,6 +164,17 @@ fn serve(
             other => return Err(renkei_core::wire::violation("session", format_args!("{other:?}"))),
         }
     }
+}
+
+/// Judges the certificate of a session again, which must prove the same principal.
+fn judge_again(asker: &Peer, chain: &[CertificateDer<'static>], site: &Site) -> Result<(), Error> {
+    let again = site.authenticate(Evidence::of_chain(chain.into()))?.principal;
+    let was = asker.proof.principal.current();
+    if again.current() == was {
+        return Ok(());
+    }
+    let cause = format!("the certificate is for {again} by now");
+    Err(Error::new(Code::NotMapped, "authenticate", was, cause))
 }
 
 /// A request in its newest form, with what travelled before it.
