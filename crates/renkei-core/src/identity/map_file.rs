@@ -65,9 +65,13 @@ impl MapFile {
 impl Line {
     /// A name of a person is no pattern for attributes: it has a `=` in its first part.
     fn is_about_fqan(&self, fqan: &str) -> bool {
-        let first = self.name.trim_start_matches('/').split('/').next().unwrap_or_default();
-        !first.contains('=') && matches(&self.name, fqan)
+        !is_of_person(&self.name) && matches(&self.name, fqan)
     }
+}
+
+fn is_of_person(name: &str) -> bool {
+    let first = name.trim_start_matches('/').split('/').next().unwrap_or_default();
+    first.contains('=')
 }
 
 fn parse_line(content: &str, number: usize) -> Result<Line, &'static str> {
@@ -81,7 +85,8 @@ fn parse_line(content: &str, number: usize) -> Result<Line, &'static str> {
     }
     match AccountRule::parse(account) {
         Ok(AccountRule::Named(account)) => {
-            let name = canonical_fqan(name).or_else(|| canonical_dn(name)).ok_or("it names nobody")?;
+            let canonical = if is_of_person(name) { canonical_dn } else { canonical_fqan };
+            let name = canonical(name).ok_or("it names nobody")?;
             Ok(Line { name, account, number })
         }
         _ => Err("its account is not a name"),
@@ -117,6 +122,15 @@ mod tests {
         let file = MapFile::parse("f", TEXT);
         assert_eq!((file.len(), file.problems.len()), (6, 3), "{:?}", file.problems);
         assert!(file.problems[0].starts_with("line 5: accounts of a pool"));
+    }
+
+    #[test]
+    fn names_of_persons_are_spelled_in_one_way() {
+        let file = MapFile::parse("f", "/DC=org/Email=a-b.jp/USERID=a taro\n/CN=a/Role=NULL jiro\n");
+        let account = |dn| file.verdict(dn, &[]).and_then(|verdict| verdict.account);
+        assert_eq!(account("/DC=org/emailAddress=a-b.jp/UID=a").as_deref(), Some("taro"));
+        assert_eq!(account("/CN=a/Role=NULL").as_deref(), Some("jiro"));
+        assert_eq!(account("/CN=a"), None);
     }
 
     #[test]
