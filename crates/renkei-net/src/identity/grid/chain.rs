@@ -197,16 +197,21 @@ impl Judge<'_> {
         self.check_revocation(current, None)
     }
 
-    /// The installed issuer of a certificate: of several with its name, one that signed it.
+    /// The installed issuer of a certificate: of several with its name, one that signed it, and is valid if one is.
     fn installed(&self, current: &GridCertificate) -> Result<Option<&Authority>, Error> {
-        let mut refusal = Ok(None);
+        let (mut refusal, mut invalid) = (None, None);
         for authority in self.authorities.named(&current.issuer) {
             match self.check_signature(current, &authority.certificate) {
-                Ok(()) => return Ok(Some(authority)),
-                Err(error) => refusal = Err(error),
+                Ok(()) if self.check_common(&authority.certificate).is_ok() => return Ok(Some(authority)),
+                // The check of authorities says what is wrong with it, if its renewal is not here.
+                Ok(()) => invalid = invalid.or(Some(authority)),
+                Err(error) => refusal = Some(error),
             }
         }
-        refusal
+        match (invalid, refusal) {
+            (None, Some(error)) => Err(error),
+            (invalid, _) => Ok(invalid),
+        }
     }
 
     fn check_authority(

@@ -124,7 +124,11 @@ impl Draft {
 
     /// The certificate, signed by a key in the name of an issuer.
     pub(super) fn signed_by(self, issuer: &str, signer: Option<&KeyPair>) -> Holder {
-        let key = KeyPair::generate().unwrap();
+        self.with_key(KeyPair::generate().unwrap(), issuer, signer)
+    }
+
+    /// The same for a key that there is already.
+    pub(super) fn with_key(self, key: KeyPair, issuer: &str, signer: Option<&KeyPair>) -> Holder {
         let algorithm = if self.weak { SHA1 } else { SHA256 };
         let extensions = self.extensions.concat();
         let extensions =

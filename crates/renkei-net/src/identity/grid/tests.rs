@@ -49,6 +49,22 @@ fn dates_are_those_of_every_certificate() {
 }
 
 #[test]
+fn an_authority_that_ended_does_not_hide_its_renewal() {
+    let world = World::new();
+    let over = Draft { until: NOW - 1, ..authority(CA) }.signed_by(CA, None);
+    let key = || rcgen::KeyPair::try_from(over.key.serialize_der()).unwrap();
+    let renewed = authority(CA).with_key(key(), CA, None);
+    let user = Draft::of(TARO).by(&over);
+    world.install("certificates/0a1b2c3d", &over);
+    assert_eq!(code(&world, &[&user]), Code::GridCertificateExpired);
+    for stem in ["certificates/00000000", "certificates/ffffffff"] {
+        world.install(stem, &renewed);
+        assert!(judge(&world, &[&user]).is_ok(), "{stem}");
+        std::fs::remove_file(world.path(&format!("{stem}.0"))).unwrap();
+    }
+}
+
+#[test]
 fn forged_signatures_and_unknown_authorities_are_refused() {
     let world = World::new();
     let (eve, other) = (rcgen::KeyPair::generate().unwrap(), "/C=JP/O=NII/CN=Other CA");
