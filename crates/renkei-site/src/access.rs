@@ -146,6 +146,15 @@ impl Proof {
         Ok(self.facts()?.serial)
     }
 
+    /// The number by whose revocation ends what is made with it: the serial of the certificate, or the number of evidence
+    /// of another system.
+    pub(super) fn origin(&self) -> Result<String, Error> {
+        self.serial().or_else(|error| match self.evidence.bound()? {
+            Some(_) => self.evidence.number(),
+            None => Err(error),
+        })
+    }
+
     /// The fields of the certificate.
     pub(super) fn facts(&self) -> Result<Facts, Error> {
         let none = || Error::new(Code::BadCertificate, "read", &self.principal, "no certificate was shown");

@@ -90,9 +90,11 @@ mod tests {
     use super::*;
     use crate::token::ShownToken;
     use renkei_config::Config;
+    use renkei_core::wire::s3_key::{AboutS3Keys, S3KeysReply};
     use renkei_net::identity::account::Account;
     use renkei_net::identity::certificate::{Facts, parse_chain};
     use renkei_net::identity::credential::KeyRequest;
+    use renkei_net::identity::token::caveat::before;
     use std::path::Path;
     use std::sync::Arc;
 
@@ -140,6 +142,27 @@ mod tests {
         let site = pop(dir.path());
         let bound = macaroon(&site, &["path:/data/run7", "ip:127.0.0.0/8"], HOUR);
         assert_eq!(lend(&site, bound).map(drop).unwrap_err().code, Code::NotAllowed);
+    }
+
+    #[test]
+    fn what_is_made_with_it_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = pop(dir.path());
+        let own = Evidence::Uid(Account::own().unwrap().uid);
+        assert_eq!(own.bound().unwrap(), None);
+        let given = lend(&site, own).unwrap();
+        let facts = Facts::read(&given.chain()[0]).unwrap();
+        let proof = site.authenticate(given).unwrap();
+        assert_eq!(proof.origin().unwrap(), facts.serial);
+        let token = site.context().issue_token(&proof, &[], 100 * HOUR).unwrap();
+        let token = Evidence::Token(ShownToken::new(&token, [127, 0, 0, 1].into()));
+        assert_eq!(token.ends().unwrap(), Some(facts.not_after));
+        let wanted = AboutS3Keys::Create { caveats: Vec::new(), seconds: None };
+        site.context().about_s3_keys(&proof, wanted).unwrap();
+        let S3KeysReply::Keys(keys) = site.context().about_s3_keys(&proof, AboutS3Keys::List).unwrap() else {
+            unreachable!("keys were asked for")
+        };
+        assert_eq!(keys[0].caveats, [before(facts.not_after)]);
     }
 
     #[test]

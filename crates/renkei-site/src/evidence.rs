@@ -110,6 +110,23 @@ impl Evidence {
         }
     }
 
+    /// The end of what may be made with it, if it is good for hours alone: evidence of another system, or a certificate
+    /// that was given for such.
+    ///
+    /// # Errors
+    /// `BadCertificate`.
+    pub(crate) fn bound(&self) -> Result<Option<SystemTime>, Error> {
+        match self {
+            Evidence::Chain(chain) => {
+                let leaf = chain.first().map(Facts::read).transpose()?;
+                Ok(leaf.filter(|facts| facts.borrowed.is_some()).map(|facts| facts.not_after))
+            }
+            Evidence::Session(earlier) => earlier.evidence.bound(),
+            Evidence::Grid(_) | Evidence::Token(_) => self.ends(),
+            Evidence::Uid(_) | Evidence::Word(_) | Evidence::S3Key(_) => Ok(None),
+        }
+    }
+
     /// The number with which certificates that are given for it are revoked.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ use renkei_net::identity::token::caveat::{Restrictions, before};
 use std::time::{Duration, SystemTime};
 
 impl Context {
-    /// Issues a token that can do what the asker can, as far as the caveats allow. The holder of a token gets the same
+    /// Issues a token that can do what the asker can, as far as the caveats allow, until the asker's evidence ends if
+    /// that is good for hours alone. The holder of a token gets the same
     /// one with further caveats.
     ///
     /// # Errors
@@ -24,6 +25,7 @@ impl Context {
         let (snapshot, principal, now) = (self.snapshot(), &proof.principal, SystemTime::now());
         let refused = |code, cause: &str| Err(Error::new(code, "issue token", principal, cause));
         let until = ends(now, validity, snapshot.config.delegation_life())?;
+        let until = proof.evidence.bound()?.map_or(until, |bound| bound.min(until));
         let token = match (&proof.evidence, &proof.scope) {
             (Evidence::Token(shown), _) => {
                 let token = shown.macaroon()?.clone();
@@ -37,12 +39,12 @@ impl Context {
                 return refused(Code::NotAllowed, "tokens are for users");
             }
             (_, None) => {
-                let holder = Holder { principal: principal.clone(), serial: proof.serial().ok() };
+                let holder = Holder { principal: principal.clone(), serial: proof.origin().ok() };
                 TokenKey::load_or_make(self.home())?.issue(snapshot.site.as_str(), &holder, caveats, until)?
             }
         };
         let caveats = token.caveats.join(" ");
-        tracing::info!(target: "audit", %principal, serial = proof.serial().ok(), caveats, "token issued");
+        tracing::info!(target: "audit", %principal, serial = proof.origin().ok(), caveats, "token issued");
         Ok(token.to_text())
     }
 }

@@ -116,11 +116,12 @@ impl Links {
         }
         TokenKey::load_or_make(self.context.home())?;
         let (id, secret) = (hex(&random_bytes::<4>()?), hex(&random_bytes::<16>()?));
-        let until = created + u64::from(seconds);
+        let bound = access.proof.evidence.bound()?.map(|bound| unix_seconds(bound).unsigned_abs());
+        let until = bound.unwrap_or(u64::MAX).min(created + u64::from(seconds));
         let name = place.path.name().map_or_else(|| place.storage.clone().into_bytes(), <[u8]>::to_vec);
         let status =
             LinkStatus { id, place, created, until, limit, opens: 0, downloads: 0, bytes: 0, used: None };
-        let serial = access.proof.serial().unwrap_or_default();
+        let serial = access.proof.origin().unwrap_or_default();
         tracing::info!(target: "audit", principal = owner, link = status.id, place = %status.place, until, "link made");
         let link = StoredLink { owner, serial, status };
         catalogue.add_link(&link, &digest(&secret))?;

@@ -75,6 +75,17 @@ fn sponsor(proof: &Proof, storage: &str, now: &Snapshot) -> Result<Sponsor, Erro
     }
 }
 
+/// Refuses evidence that is good for hours alone: the agent would outlive it.
+fn refuse_borrowed(proof: &Proof, storage: &str) -> Result<(), Error> {
+    match proof.evidence.bound()? {
+        None => Ok(()),
+        Some(_) => {
+            let cause = "an agent would outlive a token, a grid certificate, or a certificate given for one";
+            Err(Error::new(Code::NotAllowed, "enlist", storage, cause))
+        }
+    }
+}
+
 /// Checks whether an agent of this user may serve a storage; returns the account that is served.
 fn allowed<'a>(storage: &str, user: &Principal, now: &'a Snapshot) -> Result<&'a str, Error> {
     let refused = |cause: String| Err(Error::new(Code::AgentRefused, "enlist", storage, cause));
@@ -111,14 +122,16 @@ impl Relay {
     /// Issues a certificate for the agent of a storage.
     ///
     /// # Errors
-    /// `AgentRefused` with the reason, `NotMapped`.
+    /// `AgentRefused` with the reason, `NotMapped`; `NotAllowed` for evidence that is good for hours alone.
     pub fn enlist(&self, proof: &Proof, storage: &str, request: &str) -> Result<String, Error> {
         let now = self.context.snapshot();
-        let issued = sponsor(proof, storage, &now).and_then(|sponsor| {
-            allowed(storage, &sponsor.user, &now)?;
-            let authority = Authority::load(self.context.home())?;
-            agency::issue(self.context.home(), &authority, storage, &sponsor, request, SystemTime::now())
-        });
+        let issued = refuse_borrowed(proof, storage).and_then(|()| sponsor(proof, storage, &now)).and_then(
+            |sponsor| {
+                allowed(storage, &sponsor.user, &now)?;
+                let authority = Authority::load(self.context.home())?;
+                agency::issue(self.context.home(), &authority, storage, &sponsor, request, SystemTime::now())
+            },
+        );
         let principal = &proof.principal;
         match &issued {
             Ok(issued) => {
