@@ -103,7 +103,7 @@ impl Evidence {
             Evidence::Chain(chain) => {
                 Ok(chain.first().map(Facts::read).transpose()?.map(|facts| facts.not_after))
             }
-            Evidence::Grid(chain) => grid::ends(chain),
+            Evidence::Grid(chain) => grid::ends(chain, SystemTime::now()),
             Evidence::Session(earlier) => earlier.evidence.ends(),
             Evidence::Uid(_) | Evidence::Word(_) | Evidence::S3Key(_) => Ok(None),
             Evidence::Token(shown) => Ok(shown.ends()),

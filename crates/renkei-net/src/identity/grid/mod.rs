@@ -82,12 +82,17 @@ pub fn claimed_name(chain: &[CertificateDer<'_>]) -> Option<String> {
     chain.iter().find(|one| one.proxy.is_none()).map(|user| user.subject.to_string())
 }
 
-/// The time at which the first certificate of a chain expires.
+/// The time at which the first certificate of a chain expires, or the first of its attribute certificates that has not
+/// expired at a time: the account may come of those.
 ///
 /// # Errors
 /// `BadCertificate`.
-pub fn ends(chain: &[CertificateDer<'_>]) -> Result<Option<SystemTime>, Error> {
-    Ok(chain::read(chain)?.iter().map(|one| one.not_after).min())
+pub fn ends(chain: &[CertificateDer<'_>], at: SystemTime) -> Result<Option<SystemTime>, Error> {
+    let chain = chain::read(chain)?;
+    let extension = chain.iter().filter(|one| one.proxy.is_some()).find_map(|one| one.attributes.as_deref());
+    let attributes = extension.and_then(voms::parse).unwrap_or_default();
+    let attributes = attributes.iter().map(|one| one.until).filter(|until| *until > at);
+    Ok(chain.iter().map(|one| one.not_after).chain(attributes).min())
 }
 
 impl GridTrust {

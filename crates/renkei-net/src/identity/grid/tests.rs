@@ -261,6 +261,19 @@ fn attributes_count_if_their_server_is_the_one_of_the_lsc_file() {
 }
 
 #[test]
+fn a_chain_ends_with_its_attributes() {
+    let world = World::new();
+    let end = |until| {
+        let said = Attributes { until, ..Attributes::of(&world.taro, &["/belle"]) };
+        let extension = said.signed_by(&world.voms, &world.voms.key);
+        let proxy = world.taro.draft("1").with(proxy_info(None, INHERIT)).with(extension).by(&world.taro);
+        let chain = [proxy.proxy().certificate, proxy.certificate, world.taro.certificate.clone()];
+        ends(&chain, now()).unwrap().unwrap().duration_since(now()).unwrap().as_secs()
+    };
+    assert_eq!((end(NOW + 60), end(NOW - 60), end(NOW + 2 * DAY)), (60, DAY, DAY));
+}
+
+#[test]
 fn accounts_come_from_the_map_and_then_from_the_files() {
     let world = World::new();
     let account = |map: &str, chain: &[&Holder]| {

@@ -37,7 +37,8 @@ pub(super) struct AttributeCertificate<'a> {
     holder_serial: &'a [u8],
     issuer: Name,
     since: SystemTime,
-    until: SystemTime,
+    /// The end of its validity.
+    pub(super) until: SystemTime,
     /// The virtual organisation and the host of its server.
     pub(super) vo: String,
     pub(super) host: String,
