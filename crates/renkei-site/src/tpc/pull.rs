@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const PARALLEL_BYTES: u64 = 64 << 20;
 /// Shortest and longest range of a stream.
 const EXTENT_BYTES: Range<u64> = 16 << 20..256 << 20;
+/// Most ranges of a file: the length is the other server's word.
+const MAX_EXTENTS: u64 = 1 << 16;
 /// Streams of a large file, unless the client asks for another number; and the most of them.
 const STREAMS: u16 = 4;
 const MAX_STREAMS: u16 = 16;
@@ -161,6 +163,9 @@ impl Pull<'_> {
     fn look_once(&self, extra: &HeaderMap) -> Result<Source, Error> {
         let answer = self.other.ask(&Method::HEAD, extra, None, None)?;
         match answer.head.status().as_u16() {
+            200 | 204 if answer.length().is_some_and(|size| i64::try_from(size).is_err()) => {
+                Err(answer.wrong("it tells a length that no file has"))
+            }
             200 | 204 => Ok(Source::of(&answer)),
             // Servers without HEAD are read in order.
             405 | 501 => Ok(Source::default()),
@@ -370,8 +375,9 @@ impl Pull<'_> {
 fn extents(size: Option<u64>, streams: u16) -> Vec<Range<u64>> {
     let Some(size) = size else { return Vec::new() };
     let extent = (size / (u64::from(streams) * 4)).clamp(EXTENT_BYTES.start, EXTENT_BYTES.end);
+    let extent = extent.max(size / MAX_EXTENTS + 1);
     let starts = (0..size).step_by(extent as usize);
-    let mut all: Vec<_> = starts.map(|start| start..size.min(start + extent)).collect();
+    let mut all: Vec<_> = starts.map(|start| start..size.min(start.saturating_add(extent))).collect();
     all.reverse();
     all
 }
@@ -445,14 +451,16 @@ mod tests {
 
     #[test]
     fn extents_cover_the_file_once_and_begin_at_its_start() {
-        for (size, streams) in [(1, 1), (64 << 20, 4), (10_000_000_001, 16), (EXTENT_BYTES.start, 2)] {
+        for (size, streams) in
+            [(1, 1), (64 << 20, 4), (10_000_000_001, 16), (EXTENT_BYTES.start, 2), (u64::MAX, 1)]
+        {
             let all = extents(Some(size), streams);
             let mut at = 0;
             for extent in all.iter().rev() {
                 assert!(extent.start == at && extent.end > at);
                 at = extent.end;
             }
-            assert_eq!(at, size);
+            assert!(at == size && all.len() as u64 <= MAX_EXTENTS);
         }
         assert!(extents(Some(0), 1).is_empty());
     }
