@@ -18,6 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const DESTINATION: HeaderName = HeaderName::from_static("destination");
 /// Of copies between servers.
 const SOURCE: HeaderName = HeaderName::from_static("source");
+/// The last second that HTTP can show: the end of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
 /// Most ranges in one response; with more of them all is sent.
 const MAX_RANGES: usize = 1024;
 
@@ -253,9 +255,9 @@ fn parse_tag(tag: &str) -> Option<Stamp> {
     parts.next().is_none().then_some(Stamp { size, mtime, ctime, ino })
 }
 
-/// A file's time as HTTP shows it.
+/// A file's time as HTTP shows it: not before 1970, nor after the year 9999.
 pub(crate) fn system_time(time: FileTime) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0))
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(time.secs).unwrap_or(0).min(LAST_SECOND))
 }
 
 #[cfg(test)]
@@ -289,6 +291,14 @@ mod tests {
         for bad in ["", "\"\"", "\"1-2-3-4\"", "1-2.0-3.0-4", "\"1-2.0-3.0-4-5\""] {
             assert_eq!(parse_tag(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn times_that_http_cannot_show_are_those_next_to_them() {
+        let shown = |secs| httpdate::fmt_http_date(system_time(FileTime { secs, nanos: 0 }));
+        assert_eq!(shown(-5), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(shown(253_402_300_800), "Fri, 31 Dec 9999 23:59:59 GMT");
+        assert_eq!(shown(i64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]
