@@ -93,12 +93,14 @@ impl Push<'_> {
         self.reader.expect_order();
         let upload = Upload { bytes, restart: &mut restart, next: &mut next };
         let answer = self.other.ask(&Method::PUT, &self.put_headers(bytes), None, Some(upload))?;
-        if bytes == 0 {
-            sent.set(true);
+        if answer.head.status().is_client_error() {
+            // Nothing was taken: what is there now, another client made.
+            sent.set(false);
         }
         if !answer.head.status().is_success() {
             return Err(answer.refused());
         }
+        sent.set(true);
         if at.get() != bytes {
             return Err(answer.wrong("it accepted the file before all of it was sent"));
         }
