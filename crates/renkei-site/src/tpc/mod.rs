@@ -40,7 +40,7 @@ use renkei_core::wire::message::{Class, Summary};
 use renkei_mover::files::workspace::{Reader, Writer};
 use renkei_mover::{Stop, fresh_id, hex};
 use renkei_net::web_connection::Cancel;
-use slots::{Limits, Slots};
+use slots::{Limits, Slots, Turn};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
@@ -63,7 +63,7 @@ impl Drop for Connections {
 pub struct ThirdPartyCopies {
     context: Arc<Context>,
     active: Arc<ActiveTransfers>,
-    slots: Slots,
+    slots: Arc<Slots>,
     /// Made with the first copy.
     connections: Mutex<Option<Connections>>,
 }
@@ -124,6 +124,7 @@ struct Work {
     file: LocalFile,
     request: CopyRequest,
     id: [u8; 16],
+    turn: Turn,
     progress: CopyProgress,
     stop: Stop,
 }
@@ -132,24 +133,26 @@ impl ThirdPartyCopies {
     /// A PoP without copies.
     pub(crate) fn new(context: &Arc<Context>, active: &Arc<ActiveTransfers>) -> Self {
         let (context, active) = (context.clone(), active.clone());
-        ThirdPartyCopies { context, active, slots: Slots::default(), connections: Mutex::default() }
+        ThirdPartyCopies { context, active, slots: Arc::default(), connections: Mutex::default() }
     }
 
     /// Starts a copy with a file that was opened for the client.
     ///
     /// # Errors
-    /// `ServerNotAllowed` where the administrator allows no such server; `SystemCall` if no thread can be started.
+    /// `ServerNotAllowed` where the administrator allows no such server; `SystemCall` if no thread can be started;
+    /// `TooManyUnfinished` where too many copies of the user wait.
     pub fn start(
         self: &Arc<Self>,
         access: &Access,
         file: LocalFile,
         request: CopyRequest,
     ) -> Result<Copy, Error> {
+        let turn = self.slots.queue(&access.principal.to_string())?;
         let (tell, ended) = oneshot::channel();
         let (progress, stop) = (CopyProgress::default(), Stop::default());
         let (room, id) = (self.clone(), fresh_id()?);
         let (shared, access) = (progress.clone(), access.clone());
-        let work = Work { room, access, file, request, id, progress: shared, stop: stop.clone() };
+        let work = Work { room, access, file, request, id, turn, progress: shared, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("tpc".into());
         let spawned = thread.spawn(move || {
             // The client may have gone.
@@ -224,8 +227,7 @@ impl Work {
     /// Waits for its turn and moves the bytes.
     fn in_turn(self) -> Result<Summary, Error> {
         let room = self.room.clone();
-        let user = self.access.principal.to_string();
-        let _slot = room.slots.enter(&user, || room.limits(), &self.stop)?;
+        let _slot = self.turn.wait(|| room.limits(), &self.stop)?;
         self.progress.starts();
         let cancel = Cancel::default();
         let cancelled = cancel.clone();

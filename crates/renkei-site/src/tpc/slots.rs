@@ -1,13 +1,16 @@
 //! How many copies run at a time, of one user and in all; others wait in the order in which they came.
 
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_mover::Stop;
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How often a waiting copy looks whether it was stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Most copies of a user that wait: each has a thread and an open file.
+const MAX_WAITING_USER: usize = 256;
 
 /// The limits.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +47,27 @@ pub(super) struct Slots {
     changed: Condvar,
 }
 
+/// The place of a copy among those that wait, until it runs or is dropped.
+pub(super) struct Turn {
+    slots: Arc<Slots>,
+    user: String,
+    number: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.slots.lock().waiting.retain(|(waiting, _)| *waiting != self.number);
+        self.slots.changed.notify_all();
+    }
+}
+
 /// The right to run, until it is dropped.
-pub(super) struct Slot<'s> {
-    slots: &'s Slots,
+pub(super) struct Slot {
+    slots: Arc<Slots>,
     user: String,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = self.slots.lock();
         if let Some(count) = state.running.get_mut(&self.user) {
@@ -67,38 +84,40 @@ impl Slots {
         self.state.lock().expect("no thread panics while it holds the lock: a panic aborts")
     }
 
-    /// Waits until a copy of a user may run.
+    /// Notes a copy of a user as the last one that waits.
     ///
     /// # Errors
-    /// The reason of the stop.
-    pub(super) fn enter(
-        &self,
-        user: &str,
-        limits: impl Fn() -> Limits,
-        stop: &Stop,
-    ) -> Result<Slot<'_>, Error> {
+    /// `TooManyUnfinished`.
+    pub(super) fn queue(self: &Arc<Self>, user: &str) -> Result<Turn, Error> {
         let mut state = self.lock();
+        if state.waiting.iter().filter(|(_, waiting)| waiting == user).count() >= MAX_WAITING_USER {
+            let cause = format!("{MAX_WAITING_USER} copies of the user wait; ask again when some have ended");
+            return Err(Error::new(Code::TooManyUnfinished, "copy", user, cause));
+        }
         let number = state.next;
         state.next += 1;
         state.waiting.push((number, user.to_owned()));
+        Ok(Turn { slots: self.clone(), user: user.to_owned(), number })
+    }
+}
+
+impl Turn {
+    /// Waits until the copy may run.
+    ///
+    /// # Errors
+    /// The reason of the stop.
+    pub(super) fn wait(&self, limits: impl Fn() -> Limits, stop: &Stop) -> Result<Slot, Error> {
+        let mut state = self.slots.lock();
         loop {
-            let stopped = stop.stopped();
-            let is_next = stopped.is_none() && state.is_next(number, limits());
-            if stopped.is_some() || is_next {
-                state.waiting.retain(|(waiting, _)| *waiting != number);
-            }
-            if is_next {
-                *state.running.entry(user.to_owned()).or_default() += 1;
-            }
-            if stopped.is_some() || is_next {
+            stop.check()?;
+            if state.is_next(self.number, limits()) {
+                state.waiting.retain(|(waiting, _)| *waiting != self.number);
+                *state.running.entry(self.user.clone()).or_default() += 1;
                 drop(state);
-                self.changed.notify_all();
-                return match stopped {
-                    Some(error) => Err(error),
-                    None => Ok(Slot { slots: self, user: user.to_owned() }),
-                };
+                self.slots.changed.notify_all();
+                return Ok(Slot { slots: self.slots.clone(), user: self.user.clone() });
             }
-            let waited = self.changed.wait_timeout(state, LOOK_EVERY);
+            let waited = self.slots.changed.wait_timeout(state, LOOK_EVERY);
             state = waited.expect("no thread panics while it holds the lock").0;
         }
     }
@@ -107,18 +126,17 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use renkei_core::error::Code;
 
     const LIMITS: Limits = Limits { all: 3, user: 2 };
 
     #[test]
     fn a_user_with_many_copies_leaves_room_for_others() {
-        let (slots, stop) = (Slots::default(), Stop::default());
-        let enter = |user: &str| slots.enter(user, || LIMITS, &stop).unwrap();
+        let slots = Arc::<Slots>::default();
+        let enter = |user: &str| slots.queue(user).unwrap().wait(|| LIMITS, &Stop::default()).unwrap();
         let first = enter("alice");
         let _second = enter("alice");
         std::thread::scope(|scope| {
-            let third = scope.spawn(|| slots.enter("alice", || LIMITS, &stop).map(drop));
+            let third = scope.spawn(|| drop(enter("alice")));
             while slots.lock().waiting.is_empty() {
                 std::thread::yield_now();
             }
@@ -126,17 +144,29 @@ mod tests {
             let _bob = enter("bob");
             assert!(!third.is_finished());
             drop(first);
-            third.join().unwrap().unwrap();
+            third.join().unwrap();
         });
     }
 
     #[test]
     fn a_waiting_copy_can_be_stopped() {
-        let (slots, stop) = (Slots::default(), Stop::default());
+        let slots = Arc::<Slots>::default();
+        let stop = Stop::default();
         let one = Limits { all: 1, user: 1 };
-        let _first = slots.enter("alice", || one, &stop).unwrap();
+        let _first = slots.queue("alice").unwrap().wait(|| one, &stop).unwrap();
         stop.stop(Error::new(Code::Cancelled, "test", "", ""));
-        assert_eq!(slots.enter("bob", || one, &stop).map(drop).unwrap_err().code, Code::Cancelled);
+        let stopped = slots.queue("bob").unwrap().wait(|| one, &stop);
+        assert_eq!(stopped.map(drop).unwrap_err().code, Code::Cancelled);
         assert!(slots.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn the_copies_of_a_user_that_wait_are_limited() {
+        let slots = Arc::<Slots>::default();
+        let mut turns: Vec<_> = (0..MAX_WAITING_USER).map(|_| slots.queue("alice").unwrap()).collect();
+        assert_eq!(slots.queue("alice").map(drop).unwrap_err().code, Code::TooManyUnfinished);
+        slots.queue("bob").unwrap();
+        turns.pop();
+        slots.queue("alice").unwrap();
     }
 }
