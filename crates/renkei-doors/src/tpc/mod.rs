@@ -24,6 +24,8 @@ use renkei_core::wire::file::Precondition;
 use renkei_mover::files::workspace::Create;
 use renkei_site::tpc::{Copy, LocalFile};
 use request::{Direction, Request};
+use std::slice;
+use std::sync::Arc;
 
 /// The media type of the progress.
 const TYPE: &str = "text/perf-marker-stream";
@@ -31,7 +33,7 @@ const TYPE: &str = "text/perf-marker-stream";
 /// Answers COPY between this server and another one.
 pub(crate) async fn answer(session: Session, target: Target, activity: Activity) -> Result<Response, Error> {
     let request = Request::parse(&target)?;
-    let open = move || start(&session, &target, request);
+    let open = move || start(session, target, request);
     match activity.run(open).await? {
         Err(refused) => Ok(refused),
         Ok(copy) => {
@@ -42,10 +44,11 @@ pub(crate) async fn answer(session: Session, target: Target, activity: Activity)
 }
 
 /// Opens the file here and starts the copy; the inner error is a response.
-fn start(session: &Session, target: &Target, request: Request) -> Result<Result<Copy, Response>, Error> {
+fn start(session: Session, target: Target, request: Request) -> Result<Result<Copy, Response>, Error> {
     if target.slash {
         return Err(Error::new(Code::IsADirectory, "COPY", &target.place, "the path ends with a slash"));
     }
+    let session = Arc::new(session);
     let file = match request.direction {
         Direction::Push => {
             let (files, path) = session.files(&target.place, Need::Read)?;
@@ -54,7 +57,7 @@ fn start(session: &Session, target: &Target, request: Request) -> Result<Result<
             reader.version()?;
             LocalFile::Read(Box::new(reader))
         }
-        Direction::Pull => match written(session, target, request.copy.options.overwrites) {
+        Direction::Pull => match written(&session, target, request.copy.options.overwrites) {
             Ok(Ok(file)) => file,
             Ok(Err(refused)) => return Ok(Err(refused)),
             Err(error) => return missing_parent(error).map(Err),
@@ -64,16 +67,23 @@ fn start(session: &Session, target: &Target, request: Request) -> Result<Result<
 }
 
 fn written(
-    session: &Session,
-    target: &Target,
+    session: &Arc<Session>,
+    target: Target,
     overwrites: bool,
 ) -> Result<Result<LocalFile, Response>, Error> {
     let (files, path) = session.files(&target.place, Need::Write)?;
     let condition = if overwrites { Precondition::None } else { Precondition::Absent };
     let writer = files.create(&path, Create { condition, ..Create::default() })?;
     let claim = Claim { place: target.place.clone(), is_tree: false, is_name: writer.found().links == 0 };
-    Ok(match refusal(session, target, &[claim])? {
-        Some(refused) => Err(refused),
-        None => Ok(LocalFile::Written(Box::new(writer))),
-    })
+    if let Some(refused) = refusal(session, &target, slice::from_ref(&claim))? {
+        return Ok(Err(refused));
+    }
+    let session = session.clone();
+    let may_publish = move || match refusal(&session, &target, slice::from_ref(&claim))? {
+        Some(_) => {
+            Err(Error::new(Code::LockHeld, "COPY", &target.place, "it was locked while it was copied"))
+        }
+        None => Ok(()),
+    };
+    Ok(Ok(LocalFile::Written(Box::new(writer), Box::new(may_publish))))
 }

@@ -68,10 +68,13 @@ pub struct ThirdPartyCopies {
     connections: Mutex<Option<Connections>>,
 }
 
+/// Says whether a file may still be replaced: it may have been locked since the copy began.
+pub type MayPublish = Box<dyn Fn() -> Result<(), Error> + Send>;
+
 /// The file of a copy at this site.
 pub enum LocalFile {
-    /// It is written (a pull).
-    Written(Box<Writer>),
+    /// It is written (a pull), if it still may be when all has arrived.
+    Written(Box<Writer>, MayPublish),
     /// It is read (a push).
     Read(Box<Reader>),
 }
@@ -79,7 +82,7 @@ pub enum LocalFile {
 impl LocalFile {
     fn direction(&self) -> &'static str {
         match self {
-            LocalFile::Written(_) => "pull",
+            LocalFile::Written(..) => "pull",
             LocalFile::Read(_) => "push",
         }
     }
@@ -212,7 +215,7 @@ impl Work {
         let (url, place) = (&self.request.url, &self.request.place);
         let here = format!("{}:{place}", snapshot.site);
         let (from, to) = match &self.file {
-            LocalFile::Written(_) => (url.to_string(), here),
+            LocalFile::Written(..) => (url.to_string(), here),
             LocalFile::Read(_) => (here, url.to_string()),
         };
         let shown = (place.to_string(), vec![place.storage.clone()]);
@@ -238,9 +241,10 @@ impl Work {
             LocalFile::Read(reader) => {
                 Push { other: &other, reader: &reader, options, progress, stop }.run()?
             }
-            LocalFile::Written(writer) => {
+            LocalFile::Written(writer, may_publish) => {
                 let bytes = Pull { other: &other, writer: &writer, options, progress, stop }.run()?;
                 self.stop.check()?;
+                may_publish()?;
                 writer.publish(None, None)?;
                 bytes
             }
@@ -251,7 +255,7 @@ impl Work {
     fn other_server(&self, cancel: Cancel) -> Result<OtherServer, Error> {
         let collector = self.room.context.last_snapshot().config.tpc.firefly.clone();
         let way = match self.file {
-            LocalFile::Written(_) => Way::In,
+            LocalFile::Written(..) => Way::In,
             LocalFile::Read(_) => Way::Out,
         };
         let tag = self.request.scitag.filter(|_| !collector.is_empty());
