@@ -413,20 +413,38 @@ fn whole(answer: &Answer, source: &Source) -> Result<Option<u64>, Error> {
 /// The end of a body that is a part of the file.
 fn part(answer: &Answer, source: &Source, wanted: Range<u64>) -> Result<Option<u64>, Error> {
     let none = || answer.wrong("it sent another range than was asked for");
-    let text =
-        answer.header("content-range").and_then(|text| text.strip_prefix("bytes ")).ok_or_else(none)?;
-    let (range, total) = text.split_once('/').ok_or_else(none)?;
-    let (first, last) = range.split_once('-').ok_or_else(none)?;
-    let last: u64 = last.trim().parse().map_err(|_| none())?;
-    if let (Ok(total), Some(size)) = (total.trim().parse::<u64>(), source.size)
+    let sent = answer.header("content-range").and_then(ContentRange::parse).ok_or_else(none)?;
+    if let (Some(total), Some(size)) = (sent.total, source.size)
         && total != size
     {
         return Err(changed(answer, size, total));
     }
-    let is_open = wanted.end == u64::MAX || last.checked_add(1) == Some(wanted.end);
-    match first.trim().parse() == Ok(wanted.start) && is_open && last >= wanted.start {
-        true => Ok(last.checked_add(1)),
+    match sent.is_all_of(&wanted) {
+        true => Ok(Some(sent.end)),
         false => Err(none()),
+    }
+}
+
+/// The bytes that a part says it has.
+struct ContentRange {
+    start: u64,
+    end: u64,
+    /// The length of the file, if the server knows it.
+    total: Option<u64>,
+}
+
+impl ContentRange {
+    fn parse(text: &str) -> Option<Self> {
+        let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+        let (first, last) = range.split_once('-')?;
+        let end = last.trim().parse::<u64>().ok()?.checked_add(1)?;
+        Some(ContentRange { start: first.trim().parse().ok()?, end, total: total.trim().parse().ok() })
+    }
+
+    /// Whether it is the range that was asked for; one without an end reaches to that of the file.
+    fn is_all_of(&self, wanted: &Range<u64>) -> bool {
+        let end = if wanted.end == u64::MAX { self.total } else { Some(wanted.end) };
+        self.start == wanted.start && self.start < self.end && Some(self.end) == end
     }
 }
 
@@ -463,5 +481,22 @@ mod tests {
             assert!(at == size && all.len() as u64 <= MAX_EXTENTS);
         }
         assert!(extents(Some(0), 1).is_empty());
+    }
+
+    #[test]
+    fn a_part_is_the_range_that_was_asked_for() {
+        let is = |text: &str, wanted: Range<u64>| {
+            ContentRange::parse(text).is_some_and(|sent| sent.is_all_of(&wanted))
+        };
+        assert!(is("bytes 5-9/10", 5..10) && is("bytes 5-9/*", 5..10) && is("bytes 5-9/20", 5..10));
+        assert!(is("bytes 5-9/10", 5..u64::MAX));
+        for short in ["bytes 5-8/10", "bytes 5-9/*", "bytes 5-9/x", "bytes 6-9/10", "bytes 9-5/10"] {
+            assert!(!is(short, 5..u64::MAX), "{short}");
+        }
+        for other in
+            ["bytes 5-8/10", "bytes 4-9/10", "5-9/10", "bytes */10", "bytes 5-18446744073709551615/*"]
+        {
+            assert!(!is(other, 5..10), "{other}");
+        }
     }
 }
