@@ -29,7 +29,13 @@ const MAX_OMITTED: usize = 10_000;
 const OMITTED: &[u8] = b"NOT-INCLUDED.txt";
 
 /// Answers a request for an archive; chosen names are in the query or in the form that was sent.
-pub(super) async fn answer(shown: Shown, body: Body, activity: Activity) -> Result<Response, Error> {
+/// For a link, causes of what is left out are not told.
+pub(super) async fn answer(
+    shown: Shown,
+    body: Body,
+    activity: Activity,
+    is_link: bool,
+) -> Result<Response, Error> {
     let form = document(body, &activity).await?;
     let chosen = Query::parse(&String::from_utf8_lossy(&form)).names;
     let connection = activity.clone();
@@ -38,7 +44,8 @@ pub(super) async fn answer(shown: Shown, body: Body, activity: Activity) -> Resu
         connection.authenticated();
         let (files, path) = session.files(&shown.place, Need::Read)?;
         let names = if chosen.is_empty() { shown.query.names } else { chosen };
-        Ok((Archive::open(files, &path, &names, &name_of(&shown.place))?, shown.place))
+        let archive = Archive::open(files, &path, &names, &name_of(&shown.place))?;
+        Ok((if is_link { archive.for_strangers() } else { archive }, shown.place))
     });
     let (archive, place) = opened.await?;
     Ok(response(archive.blocks(), &name_of(&place), activity))
@@ -64,6 +71,8 @@ pub(super) struct Archive {
     /// The file that is being read, and the offset.
     current: Option<(Reader, u64)>,
     omitted: Vec<String>,
+    /// Whether it is for strangers, to whom causes would tell accounts and paths.
+    hides_causes: bool,
     is_done: bool,
 }
 
@@ -88,7 +97,19 @@ impl Archive {
         if names.is_empty() {
             pending.push((path.clone(), name.to_vec()));
         }
-        Ok(Archive { files, pending, current: None, omitted: Vec::new(), is_done: false })
+        Ok(Archive {
+            files,
+            pending,
+            current: None,
+            omitted: Vec::new(),
+            hides_causes: false,
+            is_done: false,
+        })
+    }
+
+    /// The same without the causes of what is left out.
+    pub(super) fn for_strangers(self) -> Self {
+        Archive { hides_causes: true, ..self }
     }
 
     /// The blocks of the archive.
@@ -123,7 +144,8 @@ impl Archive {
             Code::NotMapped | Code::PopStopping | Code::StorageMissing => Err(error),
             _ => {
                 if self.omitted.len() < MAX_OMITTED {
-                    self.omitted.push(error.to_string());
+                    let hidden = self.hides_causes.then(|| "an entry could not be read".into());
+                    self.omitted.push(hidden.unwrap_or_else(|| error.to_string()));
                 }
                 Ok(())
             }

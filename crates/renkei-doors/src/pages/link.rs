@@ -90,6 +90,10 @@ fn refusal_of(status: StatusCode) -> Option<(StatusCode, &'static str)> {
         StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Some((StatusCode::NOT_FOUND, NOTHING)),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some((StatusCode::FORBIDDEN, NO_MORE)),
         StatusCode::CONFLICT => Some((StatusCode::CONFLICT, FOLDER)),
+        // Their responses have no body that tells more.
+        StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => None,
+        StatusCode::TOO_MANY_REQUESTS => Some((StatusCode::SERVICE_UNAVAILABLE, LATER)),
+        status if status.is_client_error() => Some((StatusCode::FORBIDDEN, NO_MORE)),
         status if status.is_server_error() => Some((StatusCode::SERVICE_UNAVAILABLE, LATER)),
         _ => None,
     }
@@ -210,7 +214,7 @@ impl Look {
         let Look { site, used, place, query, .. } = self;
         if query.archive && head.method != Method::HEAD {
             let shown = Shown { site, evidence: used.evidence, visitor: None, place, query };
-            return Ok(private(archive::answer(shown, body, client.activity).await?));
+            return Ok(private(archive::answer(shown, body, client.activity, true).await?));
         }
         let name = name_in(head.uri.path());
         // No credential of the client counts here.
@@ -282,6 +286,16 @@ impl Drop for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_failure_is_told_to_strangers_as_it_is() {
+        for code in (400..600).filter(|code| ![412, 416].contains(code)) {
+            assert!(refusal_of(StatusCode::from_u16(code).unwrap()).is_some(), "{code}");
+        }
+        for code in [200, 206, 302, 304, 412, 416] {
+            assert!(refusal_of(StatusCode::from_u16(code).unwrap()).is_none(), "{code}");
+        }
+    }
 
     #[test]
     fn paths_have_a_secret_a_name_and_what_is_below() {

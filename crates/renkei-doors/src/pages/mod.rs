@@ -200,7 +200,7 @@ impl Shown {
         if self.query.archive && matches!(head.method.as_str(), "GET" | "POST") {
             let (site, visitor) = (self.site.name(), self.visitor.clone());
             let is_page = is_page || head.method == Method::POST;
-            let made = archive::answer(self, body, activity).await;
+            let made = archive::answer(self, body, activity, false).await;
             return Ok(made.unwrap_or_else(|error| failed(&error, &site, visitor.as_ref(), is_page)));
         }
         if !is_page || self.query.view || self.query.download {
