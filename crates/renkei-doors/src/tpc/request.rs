@@ -57,6 +57,11 @@ impl Request {
             headers.insert("repr-digest", digest.clone());
         }
         let options = Options { expected, ..options(target) };
+        if direction == Direction::Push && options.no_head && options.verify == Some(true) {
+            return Err(invalid(
+                "RequireChecksumVerification needs HEAD, and Copy-Flags forbids it (NoHead)",
+            ));
+        }
         let copy = CopyRequest {
             place: target.place.clone(),
             url: RemoteUrl::parse(url)?,
@@ -176,6 +181,11 @@ mod tests {
             &[("Source", "https://a/x"), ("TransferHeaderHost", "b")],
             &[("Source", "https://a/x"), ("TransferHeaderRange", "bytes=0-1")],
             &[("Source", "https://a/x"), ("Copy-Header", "nothing")],
+            &[
+                ("Destination", "https://a/x"),
+                ("Copy-Flags", "NoHead"),
+                ("RequireChecksumVerification", "true"),
+            ],
         ] {
             assert_eq!(parse(headers).map(drop).unwrap_err().code, Code::UsageInvalid, "{headers:?}");
         }
