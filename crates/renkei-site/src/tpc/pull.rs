@@ -7,8 +7,8 @@
 use super::digest::{Digest, WANTED, compare, digests};
 use super::other_server::{Answer, ListedConnection, OtherServer};
 use super::progress::CopyProgress;
-use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue, IF_MATCH, RANGE};
+use hyper::{Method, StatusCode};
 use renkei_config::random::random_number;
 use renkei_core::backoff::Backoff;
 use renkei_core::error::{Code, Error, Retry};
@@ -458,6 +458,12 @@ fn same_version(answer: &Answer, source: &Source) -> Result<(), Error> {
         (Some(now), Some(before)) if now != before => {
             let cause = format!("its ETag was {before} and is {now}");
             Err(Error::new(Code::SourceChanged, "GET", &answer.url, cause).at(&answer.url.host))
+        }
+        // Nothing else tells whether a part is of the same version.
+        (None, Some(_))
+            if source.digests.is_empty() && answer.head.status() == StatusCode::PARTIAL_CONTENT =>
+        {
+            Err(answer.wrong("it sent a part without the ETag of the file, and tells no digest"))
         }
         _ => Ok(()),
     }
