@@ -6,6 +6,7 @@ use axum::http::header::{
     IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING,
 };
 use axum::http::request::Parts;
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 use renkei_core::entry::{FileTime, Stamp};
@@ -129,7 +130,11 @@ impl Target {
         let uri: Uri = text.parse().map_err(invalid)?;
         match self.is_own(&uri) {
             true => place(uri.path()),
-            false => Err(invalid(format!("{text} is at another server"))),
+            // A query may hold a credential, and so may what comes before the host.
+            false => {
+                let host = uri.authority().map(Authority::host).unwrap_or_default();
+                Err(invalid(format!("{} at {host} is at another server", uri.path())))
+            }
         }
     }
 
@@ -342,7 +347,8 @@ mod tests {
         let to = |host: &str, text: &str| target(&[("host", host), ("destination", text)]).destination();
         assert_eq!(to("kek:7512", "https://kek:7512/data/x%20y").unwrap().to_string(), "/data/x y");
         assert_eq!(to("kek:7512", "/data/x").unwrap().to_string(), "/data/x");
-        assert!(to("kek:7512", "https://osaka:7512/data/x").is_err());
+        let elsewhere = to("kek:7512", "https://u:secret@osaka:7512/data/x?secret").unwrap_err().to_string();
+        assert!(elsewhere.contains("/data/x at osaka is") && !elsewhere.contains("secret"), "{elsewhere}");
         assert!(target(&[]).destination().is_err());
         let second = axum::http::Request::get("https://kek:7512/data/a")
             .header("destination", "https://kek:7512/data/x");

@@ -23,7 +23,11 @@ impl RemoteUrl {
     /// # Errors
     /// `UsageInvalid` for anything but `https` (`davs` is the same), and for a URL with a user.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let shown = text.split(['?', '#']).next().unwrap_or_default();
+        let mut shown = text.split(['?', '#']).next().unwrap_or_default();
+        if shown.contains('@') {
+            // Its password would be shown.
+            shown = "a URL that names a user";
+        }
         let bad = |cause: &str| Error::new(Code::UsageInvalid, "read URL", shown, cause);
         if text.len() > MAX_URL_BYTES {
             return Err(bad("it is too long"));
@@ -111,7 +115,9 @@ mod tests {
             let error = RemoteUrl::parse(bad).unwrap_err();
             assert_eq!(error.code, Code::UsageInvalid, "{bad}");
         }
-        assert!(!RemoteUrl::parse("http://a/x?authz=secret").unwrap_err().to_string().contains("secret"));
+        for secret in ["http://a/x?authz=secret", "https://u:secret@a/x", "u:secret@a/x"] {
+            assert!(!RemoteUrl::parse(secret).unwrap_err().to_string().contains("secret"), "{secret}");
+        }
     }
 
     #[test]
