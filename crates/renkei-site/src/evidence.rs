@@ -137,7 +137,7 @@ impl Evidence {
                 let leaf = chain.first().map(Facts::read).transpose()?;
                 Ok(leaf.map_or_else(|| number_of(&[]), |facts| facts.parent.unwrap_or(facts.serial)))
             }
-            Evidence::Grid(chain) => Ok(number_of(chain.first().map_or(&[][..], AsRef::as_ref))),
+            Evidence::Grid(chain) => Ok(number_of(&grid::user_certificate(chain)?)),
             Evidence::Uid(uid) => Ok(number_of(&uid.to_be_bytes())),
             Evidence::Token(shown) => Ok(shown.number()),
             Evidence::Session(earlier) => earlier.evidence.number(),

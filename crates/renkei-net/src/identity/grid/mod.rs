@@ -82,6 +82,17 @@ pub fn claimed_name(chain: &[CertificateDer<'_>]) -> Option<String> {
     chain.iter().find(|one| one.proxy.is_none()).map(|user| user.subject.to_string())
 }
 
+/// What the certificate of the user of a chain is known by, whatever proxies are below it: issuer and serial.
+///
+/// # Errors
+/// `BadCertificate`.
+pub fn user_certificate(chain: &[CertificateDer<'_>]) -> Result<Vec<u8>, Error> {
+    let chain = chain::read(chain)?;
+    let none = || Error::new(Code::BadCertificate, "read", "", "the chain lacks the certificate of the user");
+    let user = chain.iter().find(|one| one.proxy.is_none()).ok_or_else(none)?;
+    Ok([user.issuer.to_string().as_bytes(), &[0], &user.serial].concat())
+}
+
 /// The time at which the first certificate of a chain expires, or the first of its attribute certificates that has not
 /// expired at a time: the account may come of those.
 ///

@@ -29,6 +29,20 @@ fn a_user_is_named_by_the_certificate_below_all_proxies() {
 }
 
 #[test]
+fn all_proxies_of_a_certificate_are_known_as_one() {
+    let world = World::new();
+    let (proxy, certificate) = (world.taro.proxy(), &world.taro.certificate);
+    let known = |chain: &[&CertificateDer<'static>]| {
+        user_certificate(&chain.iter().map(|one| (*one).clone()).collect::<Vec<_>>())
+    };
+    let own = known(&[certificate]).unwrap();
+    assert_eq!(own, [CA.as_bytes(), &[0, 7]].concat());
+    assert_eq!(known(&[&proxy.proxy().certificate, &proxy.certificate, certificate]).unwrap(), own);
+    assert_eq!(known(&[&world.taro.proxy().certificate, certificate]).unwrap(), own);
+    assert_eq!(known(&[&proxy.certificate]).unwrap_err().code, Code::BadCertificate);
+}
+
+#[test]
 fn dates_are_those_of_every_certificate() {
     let world = World::new();
     let old =
