@@ -531,6 +531,25 @@ fn a_push_that_fails_leaves_nothing_there() {
     assert_eq!(header(&seen[1], "if-none-match"), Some("*"));
 }
 
+#[test]
+fn a_push_that_is_refused_removes_nothing_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let web = WebAuthority::new(dir.path());
+    let other = web.serve(|head, _, stream| {
+        let status = if head.starts_with("HEAD") { "404 Not Found" } else { "412 Precondition Failed" };
+        say(stream, status, &[("Content-Length", "0")]);
+    });
+    let (_dir, site) = web.pop(&[]);
+    for content in [&[][..], &[5; 1000]] {
+        std::fs::write(site.root().join("a"), content).unwrap();
+        let answer = copy(&site, "/data/a", &[&format!("Destination: {}", other.url), "Overwrite: F"]);
+        assert!(last_line(&answer).starts_with("failure: RK-TPC-"), "{}", site.logged());
+    }
+    let seen = other.seen();
+    let methods: Vec<_> = seen.iter().map(|head| head.split(' ').next().unwrap()).collect();
+    assert_eq!(methods, ["HEAD", "PUT", "HEAD", "PUT"]);
+}
+
 /// An XRootD server that serves HTTP with copies between servers, of its data directory.
 struct Xrootd {
     process: Child,
