@@ -154,6 +154,12 @@ class Http(Peer):
             return self.put(os.path.join(stage.source, item), self.at.url(f"/{os.path.basename(target)}/{item}"))
         return self.get(self.at.url(f"/{item}"), os.path.join(target, item))
 
+    def shown(self, stage, item, target):
+        """The token is left out."""
+        text = super().shown(stage, item, target)
+        secret = self.at.credential[1].split()[-1] if self.at.credential else None
+        return text.replace(secret, "TOKEN") if secret else text
+
     def get(self, url, path):
         if self.client_program == "curl":
             return ["curl", "--http1.1", "-sSfk", *self.at.credential, "-o", path, url]
