@@ -24,6 +24,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub fn server_config_with(
     former: Option<&(String, Credential)>,
 ) -> Result<Arc<ServerConfig>, Error> {
     let provider = provider();
-    let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
+    let verifier = Arc::new(ProofOfPossession::new(true));
     let own = certified(credential)?;
     let former = former.map(|(name, former)| Ok((dns_name(name), certified(former)?))).transpose()?;
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -66,7 +67,7 @@ pub fn server_config_with(
 /// The client side of `renkei/1`. Keep it for all streams of a session: it caches the tickets.
 pub fn client_config(credential: &Credential) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
-    let verifier = Arc::new(ProofOfPossession(provider.signature_verification_algorithms));
+    let verifier = ServerVerifier::new(AnyChain);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .and_then(|builder| {
@@ -189,18 +190,26 @@ fn failed(error: rustls::Error) -> Error {
     Error::new(Code::TlsFailed, "prepare TLS", "", error)
 }
 
-/// Verifies the signature over the handshake and leaves the chain to the caller; see the module's introduction.
+/// Verifies that the peer has the key of its certificate; see the module's introduction for the chain.
 #[derive(Debug)]
-struct ProofOfPossession(WebPkiSupportedAlgorithms);
+struct ProofOfPossession {
+    algorithms: WebPkiSupportedAlgorithms,
+    /// Whether a client must present a certificate.
+    is_mandatory: bool,
+}
 
 impl ProofOfPossession {
+    fn new(is_mandatory: bool) -> Self {
+        ProofOfPossession { algorithms: provider().signature_verification_algorithms, is_mandatory }
+    }
+
     fn no_tls12() -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(rustls::Error::General("TLS 1.3 only".into()))
     }
 
     /// Verifies by the key alone: the library refuses certificates with extensions that it does not know, as proxies
     /// have.
-    fn verify_possession(
+    fn verify(
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
@@ -208,71 +217,62 @@ impl ProofOfPossession {
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let bad = |_| rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
         let key = SubjectPublicKeyInfoDer::from(public_key(certificate).map_err(bad)?);
-        verify_tls13_signature_with_raw_key(message, &key, signed, &self.0)
+        verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
     }
 }
 
-impl ServerCertVerifier for ProofOfPossession {
-    fn verify_server_cert(
+/// The judgement of a server's chain during the handshake.
+pub(super) trait ChainJudge: Debug + Send + Sync {
+    /// Accepts the chain or gives the error that ends the handshake.
+    fn judge(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error>;
+}
+
+/// Accepts every chain: the caller verifies it after the handshake.
+#[derive(Debug)]
+struct AnyChain;
+
+impl ChainJudge for AnyChain {
+    fn judge(
         &self,
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
-        _: &[u8],
         _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Self::no_tls12()
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_possession(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
+    ) -> Result<(), rustls::Error> {
+        Ok(())
     }
 }
 
-/// As [`ProofOfPossession`], for a server that serves clients without a certificate too.
+/// A client's verifier of servers: TLS 1.3, possession of the key, and a judgement of the chain.
 #[derive(Debug)]
-pub(super) struct OptionalClient(ProofOfPossession);
+pub(super) struct ServerVerifier<J> {
+    proof: ProofOfPossession,
+    /// The judgement, which may keep its verdict.
+    pub(super) chain: J,
+}
 
-impl OptionalClient {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(OptionalClient(ProofOfPossession(provider().signature_verification_algorithms)))
+impl<J: ChainJudge> ServerVerifier<J> {
+    pub(super) fn new(chain: J) -> Arc<Self> {
+        Arc::new(ServerVerifier { proof: ProofOfPossession::new(true), chain })
     }
 }
 
-impl ClientCertVerifier for OptionalClient {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
-    }
-
-    fn verify_client_cert(
+impl<J: ChainJudge> ServerCertVerifier for ServerVerifier<J> {
+    fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _: &[u8],
         now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.0.verify_client_cert(leaf, others, now)
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.chain.judge(leaf, others, name, now).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -290,15 +290,24 @@ impl ClientCertVerifier for OptionalClient {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ClientCertVerifier::verify_tls13_signature(&self.0, message, certificate, signed)
+        self.proof.verify(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.0.supported_schemes()
+        self.proof.algorithms.supported_schemes()
     }
 }
 
+/// A server's verifier of clients that may have no certificate.
+pub(super) fn optional_client() -> Arc<dyn ClientCertVerifier> {
+    Arc::new(ProofOfPossession::new(false))
+}
+
 impl ClientCertVerifier for ProofOfPossession {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         // No hints: a client has one certificate, and the list would grow with the federation.
         &[]
@@ -328,10 +337,10 @@ impl ClientCertVerifier for ProofOfPossession {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verify_possession(message, certificate, signed)
+        self.verify(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

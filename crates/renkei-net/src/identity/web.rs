@@ -8,20 +8,17 @@
 
 use super::certificate::{Facts, hosts, parse_chain};
 use super::credential::Credential;
+use super::tls::{ChainJudge, ServerVerifier};
 use super::{secret, tls};
 use renkei_config::Web;
 use renkei_config::home::read_text;
 use renkei_core::error::{Code, Error};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, ServerConfig, SignatureScheme,
-    WantsVerifier,
-};
+use rustls::{ClientConfig, ClientConnection, ConfigBuilder, ServerConfig, WantsVerifier};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -167,7 +164,7 @@ pub fn http_config_with_clients(
     own: &Credential,
     others: &[&Arc<WebCertificate>],
 ) -> Result<Arc<ServerConfig>, Error> {
-    let builder = http_builder()?.with_client_cert_verifier(tls::OptionalClient::new());
+    let builder = http_builder()?.with_client_cert_verifier(tls::optional_client());
     let mut config = builder.with_cert_resolver(chosen(own, others)?);
     config.alpn_protocols = vec![tls::HTTP_ALPN[1].to_vec()];
     Ok(Arc::new(config))
@@ -221,12 +218,12 @@ pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate
         |error: std::io::Error| Error::new(Code::SiteUnreachable, "ask for certificate", address, error);
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| Error::new(Code::TlsFailed, "ask for certificate", host, error))?;
-    let judge = Arc::new(Judge::new());
+    let verifier = ServerVerifier::new(Judge::new());
     let mut config = ClientConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| Error::new(Code::TlsFailed, "prepare TLS", "", error))?
         .dangerous()
-        .with_custom_certificate_verifier(judge.clone())
+        .with_custom_certificate_verifier(verifier.clone())
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let mut tls = ClientConnection::new(Arc::new(config), name)
@@ -237,7 +234,7 @@ pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate
         tls.complete_io(&mut sock).map_err(lost)?;
     }
     let chain = tls.peer_certificates().unwrap_or_default().iter().map(|one| one.clone().into_owned());
-    Ok(SeenCertificate { chain: chain.collect(), doubt: judge.doubt() })
+    Ok(SeenCertificate { chain: chain.collect(), doubt: verifier.chain.doubt() })
 }
 
 /// Verifies as a browser does, records the verdict and accepts everything: only the certificate is wanted, no data is
@@ -245,17 +242,15 @@ pub fn see_as_browser(address: SocketAddr, host: &str) -> Result<SeenCertificate
 #[derive(Debug)]
 struct Judge {
     browser: Option<Arc<WebPkiServerVerifier>>,
-    algorithms: WebPkiSupportedAlgorithms,
     doubt: Mutex<Option<String>>,
 }
 
 impl Judge {
     fn new() -> Self {
         let provider = tls::provider();
-        let algorithms = provider.signature_verification_algorithms;
         let browser =
             WebPkiServerVerifier::builder_with_provider(Arc::new(tls::web_roots()), provider).build();
-        Judge { browser: browser.ok(), algorithms, doubt: Mutex::default() }
+        Judge { browser: browser.ok(), doubt: Mutex::default() }
     }
 
     fn doubt(&self) -> Option<String> {
@@ -263,45 +258,22 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Judge {
-    fn verify_server_cert(
+impl ChainJudge for Judge {
+    fn judge(
         &self,
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
+    ) -> Result<(), rustls::Error> {
         // Browsers ignore expired intermediates, such as the cross-certificate after an overlap.
         let others: Vec<_> = others.iter().filter(|other| !is_over(other, now)).cloned().collect();
         let judged = match &self.browser {
-            Some(browser) => browser.verify_server_cert(leaf, &others, name, ocsp, now).map_err(words),
+            Some(browser) => browser.verify_server_cert(leaf, &others, name, &[], now).map_err(words),
             None => Err("this machine knows no authorities of the web".to_owned()),
         };
         *self.doubt.lock().expect("no thread panics while it holds the lock: a panic aborts") = judged.err();
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.3 only".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        Ok(())
     }
 }
 
@@ -359,7 +331,7 @@ mod tests {
         let browser = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
         let judge = Judge { browser: browser.ok(), ..Judge::new() };
         let name = ServerName::try_from("kek.example").unwrap();
-        judge.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).unwrap();
+        judge.judge(&chain[0], &chain[1..], &name, UnixTime::now()).unwrap();
         assert_eq!(judge.doubt().unwrap(), "no authority that browsers know signed it");
     }
 

@@ -7,7 +7,7 @@ use super::PATH;
 use crate::http_client::{Answer, post_for_answer};
 use crate::identity::credential::{Credential, KeyRequest};
 use crate::identity::login::{LoggedIn, keep_at};
-use crate::identity::tls::{provider, server_name, web_roots};
+use crate::identity::tls::{ChainJudge, ServerVerifier, provider, server_name, web_roots};
 use crate::identity::trust::Trust;
 use crate::identity::trust::card::SiteCard;
 use crate::identity::verify::{expect_site, verify_peer};
@@ -15,12 +15,11 @@ use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::queue::webhook::Address;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, SignatureScheme};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -88,8 +87,8 @@ impl Door {
             Some((site, _)) => server_name(site),
             None => ServerName::try_from(address.host.clone()).map_err(|error| bad(error.to_string()))?,
         };
-        let judge = Arc::new(Judge::new(self.known.clone()));
-        let tls = config(judge.clone(), shown)?;
+        let verifier = ServerVerifier::new(Judge::new(self.known.clone()));
+        let tls = config(verifier.clone(), shown)?;
         let bearer = match shown {
             Shown::Token(token) => Some(format!("Bearer {token}")),
             Shown::Chain(_) => None,
@@ -99,7 +98,7 @@ impl Door {
         let body = json!({ "csr": request }).to_string();
         match post_for_answer(&address, &name, &headers, body, &tls, MAX_ANSWER_BYTES) {
             Ok(answer) => self.read(&answer),
-            Err(cause) => Err(match judge.refused() {
+            Err(cause) => Err(match verifier.chain.refused() {
                 Some(refused) => Error::new(Code::EndpointNotTrusted, OP, &self.endpoint, refused),
                 None => Error::new(Code::SiteUnreachable, OP, &self.endpoint, cause),
             }),
@@ -131,13 +130,13 @@ fn keep_own_card(reply: &mut Value, site: &SiteName) {
     reply["former_names"] = json!([]);
 }
 
-fn config(judge: Arc<Judge>, shown: &Shown) -> Result<Arc<ClientConfig>, Error> {
+fn config(verifier: Arc<ServerVerifier<Judge>>, shown: &Shown) -> Result<Arc<ClientConfig>, Error> {
     let failed = |error: rustls::Error| Error::new(Code::TlsFailed, "prepare TLS", "", error);
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(failed)?
         .dangerous()
-        .with_custom_certificate_verifier(judge);
+        .with_custom_certificate_verifier(verifier);
     let mut config = match shown {
         Shown::Token(_) => builder.with_no_client_auth(),
         Shown::Chain(credential) => {
@@ -171,23 +170,20 @@ impl ResolvesClientCert for Presented {
 struct Judge {
     known: Option<(SiteName, Arc<Trust>)>,
     web: Option<Arc<WebPkiServerVerifier>>,
-    algorithms: WebPkiSupportedAlgorithms,
     refused: Mutex<Option<String>>,
 }
 
 impl Judge {
     fn new(known: Option<(SiteName, Arc<Trust>)>) -> Self {
-        let provider = provider();
-        let algorithms = provider.signature_verification_algorithms;
-        let web = WebPkiServerVerifier::builder_with_provider(Arc::new(web_roots()), provider).build().ok();
-        Judge { known, web, algorithms, refused: Mutex::default() }
+        let web = WebPkiServerVerifier::builder_with_provider(Arc::new(web_roots()), provider()).build().ok();
+        Judge { known, web, refused: Mutex::default() }
     }
 
     fn refused(&self) -> Option<String> {
         self.refused.lock().expect("no thread panics while it holds the lock: a panic aborts").clone()
     }
 
-    fn judge(
+    fn verdict(
         &self,
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
@@ -210,45 +206,19 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Judge {
-    fn verify_server_cert(
+impl ChainJudge for Judge {
+    fn judge(
         &self,
         leaf: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        _: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        match self.judge(leaf, others, name, now) {
-            Ok(()) => Ok(ServerCertVerified::assertion()),
-            Err(cause) => {
-                *self.refused.lock().expect("no thread panics while it holds the lock: a panic aborts") =
-                    Some(cause.clone());
-                Err(rustls::Error::General(cause))
-            }
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.3 only".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+    ) -> Result<(), rustls::Error> {
+        self.verdict(leaf, others, name, now).map_err(|cause| {
+            *self.refused.lock().expect("no thread panics while it holds the lock: a panic aborts") =
+                Some(cause.clone());
+            rustls::Error::General(cause)
+        })
     }
 }
 
