@@ -259,7 +259,9 @@ HTTP = [f"{server}-{client}-{{verb}}" for server in ("renkei", "nginx", "xrootd"
 def web():
     """(h) One file over HTTPS: other programs' clients, the servers beside one another."""
     return [Scenario(f"h-10-{verb}", f"{verb.upper()} over HTTPS", PATHS["b-10"], LARGE,
-                     [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")]
+                     [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")] + [
+        Scenario("h-10-crowd", "GET over HTTPS, alone and beside 2,000 clients", PATHS["b-10"], LARGE,
+                 [f"{server}-curl-{kind}" for server in ("renkei", "nginx") for kind in ("get", "crowd")], trace=True)]
 
 
 def every():

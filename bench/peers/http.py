@@ -6,12 +6,15 @@ still need.
 """
 
 import os
+import shutil
+import subprocess
 
-from bench.measure import first_line, output
+from bench.measure import Fail, first_line, output
 from bench.peers.base import Peer, find
 from bench.peers.renkei import Pop
 
 PORT = 18700  # and the ports after it
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 NGINX = """load_module modules/ngx_http_dav_ext_module.so;
 worker_processes auto;
@@ -71,8 +74,11 @@ class Server:
     def begin(self, stage, site, root, port, name):
         raise NotImplementedError
 
+    def path(self, path):
+        return path
+
     def url(self, path):
-        return f"{self.scheme}://{self.address}:{self.port}{path}"
+        return f"{self.scheme}://{self.address}:{self.port}{self.path(path)}"
 
 
 class RenkeiServer(Server):
@@ -86,8 +92,8 @@ class RenkeiServer(Server):
         header = f"Authorization: Bearer {token.split()[-1]}"
         self.credential, self.davix = ("-H", header), ("-k", "-H", header)
 
-    def url(self, path):
-        return super().url(f"/data{path}")
+    def path(self, path):
+        return f"/data{path}"
 
 
 class NginxServer(Server):
@@ -113,8 +119,8 @@ class XrootdServer(Server):
         conf = stage.write(f"{folder}/xrootd.cfg", XROOTD.format(folder=folder, root=root, port=port))
         stage.spawn(site, [find("xrootd"), "-R", "nobody", "-n", name, "-c", conf, "-l", f"{folder}/log"], port, name)
 
-    def url(self, path):
-        return super().url(f"/{self.root}{path}")
+    def path(self, path):
+        return f"/{self.root}{path}"
 
 
 class RcloneServer(Server):
@@ -171,6 +177,33 @@ class Http(Peer):
         return ["davix-put", *self.at.davix, path, url]
 
 
+class Crowded(Http):
+    """One file by curl beside 1,000 idle clients and 1,000 that move a kilobyte a second."""
+
+    crowd = None
+
+    def renew(self, stage):
+        header = self.at.credential[1] if self.at.credential else ""
+        folder = os.path.join(stage.source if self.direction == "pull" else stage.target, "slow")
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, 0o777)
+        item = "large.dat"
+        command = ["python3", os.path.join(HERE, "..", "crowd.py"), self.at.address, str(self.at.port), self.at.path(f"/{item}"),
+                   self.at.path("/slow"), header]
+        self.crowd = subprocess.Popen(stage.network.argv(stage.dst, command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                      text=True)
+        if self.crowd.stdout.readline() != "ready\n":
+            raise Fail(f"{self.name}: not all clients could connect")
+
+    def clear(self, stage, target):
+        """Ends the crowd; a server that closed some of it is not beside it."""
+        self.crowd.terminate()
+        closed = self.crowd.communicate(timeout=30)[0].split()[-1]
+        shutil.rmtree(os.path.join(stage.source, "slow"), ignore_errors=True)
+        if closed != "0":
+            raise Fail(f"{closed} of the clients were closed")
+
+
 def peer(server, client, direction, number):
     """The class of one server, client and direction: `renkei-curl-get` ..."""
     verb = "put" if direction == "push" else "get"
@@ -185,3 +218,13 @@ SERVERS = (RenkeiServer, NginxServer, XrootdServer, RcloneServer)
 KINDS = [(server, client, direction) for direction in ("pull", "push") for server in SERVERS
          for client in ("curl", "davix-get")]
 PEERS = [peer(*kind, number) for number, kind in enumerate(KINDS)]
+
+
+def crowded(server, number):
+    """The class of one server beside a crowd: `renkei-curl-crowd` ..."""
+    words = {"name": f"{server.program}-curl-crowd", "server": server, "direction": "pull", "port": PORT + number,
+             "__doc__": f"{server.program}, get by curl, beside 1,000 idle and 1,000 slow clients."}
+    return type(words["name"], (Crowded,), words)
+
+
+PEERS += [crowded(server, len(KINDS) + number) for number, server in enumerate((RenkeiServer, NginxServer))]
