@@ -2,7 +2,7 @@
 
 import os
 
-from bench import floor, inside, matrix, must, sharing, streams, svg, volumes
+from bench import floor, inside, matrix, must, objects, sharing, streams, svg, volumes
 from bench.machine import REPOSITORY
 from bench.rows import FLOORS, conditions, good_rows, is_ours, is_peer, rounds, rows
 from bench.scenarios import every
@@ -15,7 +15,8 @@ MUST_BEGIN, MUST_END = "<!-- must: begin -->", "<!-- must: end -->"
 SECTIONS = {"matrix": matrix.section, "sharing": sharing.section, "limit": sharing.limited_section,
             "jobs": streams.jobs_section, "cooperative": streams.cooperative_section,
             "lengths": inside.lengths_section, "local": inside.local_section, "small": inside.small_section,
-            "listing": volumes.listing_section, "bulk": volumes.bulk_section, "joining": volumes.joining_section}
+            "listing": volumes.listing_section, "bulk": volumes.bulk_section, "joining": volumes.joining_section,
+            "objects": objects.small_section, "keys": objects.keys_section}
 SAMPLED = "steady MB/s"
 # From this share of a core's time on, something was busy all the time.
 FULL = 0.95

@@ -261,7 +261,15 @@ def web():
     return [Scenario(f"h-10-{verb}", f"{verb.upper()} over HTTPS", PATHS["b-10"], LARGE,
                      [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")] + [
         Scenario("h-10-crowd", "GET over HTTPS, alone and beside 2,000 clients", PATHS["b-10"], LARGE,
-                 [f"{server}-curl-{kind}" for server in ("renkei", "nginx") for kind in ("get", "crowd")], trace=True)]
+                 [f"{server}-curl-{kind}" for server in ("renkei", "nginx") for kind in ("get", "crowd")], trace=True)] + objects()
+
+
+def objects():
+    """(h) Objects over S3: small ones by many clients, and lists of a million plain files."""
+    near = Path()
+    return [Scenario("h-s3-small", "small objects over S3", near, None, ["renkei-s3", "minio", "versitygw", "rclone-s3"],
+                     kind="objects"),
+            Scenario("h-s3-list", "a million keys over S3", near, None, ["renkei-s3"], kind="keys")]
 
 
 def every():

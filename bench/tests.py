@@ -1,5 +1,7 @@
 """Tests of the benchmark's own parts: `python3 -m unittest bench.tests`."""
 
+import datetime
+import hashlib
 import os
 import statistics
 import tempfile
@@ -8,8 +10,8 @@ import types
 import unittest
 import xml.etree.ElementTree
 
-from bench import (copies, data, inside, machine, measure, must, record, report, scenarios, sharing, streams, svg,
-                   volumes)
+from bench import (copies, data, inside, machine, measure, must, objects, record, report, s3_client, scenarios, sharing,
+                   streams, svg, volumes)
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -88,6 +90,38 @@ class Volumes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work:
             volumes.make_empty(f"{work}/t", 1001)
             self.assertEqual([len(names) for _, _, names in sorted(os.walk(f"{work}/t"))], [0, 1000, 1])
+
+
+class Objects(unittest.TestCase):
+    """Objects over S3."""
+
+    def test_a_signature_is_that_of_the_specification(self):
+        # Signature calculations for the Authorization header, example "GET bucket lifecycle".
+        now = datetime.datetime(2013, 5, 24, tzinfo=datetime.timezone.utc)
+        keys = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+        headers = s3_client.signed_headers("GET", "examplebucket.s3.amazonaws.com", "/", "lifecycle=", now, keys,
+                                           hashlib.sha256(b"").hexdigest())
+        self.assertTrue(headers["authorization"].endswith(
+            "Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"), headers)
+
+    def test_rates_are_beside_the_best_peer(self):
+        runs = [{"program": name, "round": 0, "put_rate": rate, "put_p50": 10.0, "put_p99": 20.0, "get_rate": 2000.0,
+                 "get_p99": 9.0} for name, rate in (("renkei-s3", 900.0), ("minio", 600.0), ("versitygw", 450.0))]
+        entry = {"id": "h-s3-small", "files": 10_000, "programs": {"renkei-s3": {"durable": "always"}}, "runs": runs}
+        self.assertIn("| renkei-s3 | 900 | 900, 900 | 1.50 | 10.0 | 20.0 | 2,000 | 9.0 | always |",
+                      objects.small_section(entry))
+
+    def test_lists_have_pages_and_memory(self):
+        run = {"program": "renkei-s3, flat", "round": 0, "cold_ms": 400.0, "first_ms": 20.0, "page_ms": 15.0, "seconds": 20.0,
+               "mb": [30.0, 60.0]}
+        shown = objects.keys_section({"id": "h-s3-list", "files": 1_000_000, "runs": [run]})
+        self.assertIn("| renkei-s3, flat | 400.0 | 20.0 | 15.0 | 20.00 | 50,000 | 30.0, 60.0 |", shown)
+        self.assertEqual(s3_client.percentile([3, 1, 2], 0.99), 3)
+
+    def test_a_tree_has_so_many_keys(self):
+        with tempfile.TemporaryDirectory() as work:
+            objects.make_tree(f"{work}/t", 25, 10)
+            self.assertEqual([len(names) for _, _, names in sorted(os.walk(f"{work}/t"))], [0, 10, 10, 5])
 
 
 class Scenarios(unittest.TestCase):
