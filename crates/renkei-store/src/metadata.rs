@@ -26,7 +26,7 @@ const SET_GID: u32 = 0o2000;
 /// Mode bits that delegate the owner's authority; new content loses them.
 pub const SET_ID: u32 = SET_UID | SET_GID;
 const MODE_BITS: u32 = 0o7777;
-/// First buffer for the list of attribute names.
+/// First buffer for the list of attribute names, and for a value.
 const NAMES_BYTES: usize = 1024;
 /// Limit of an attribute's value and of the list of names on Linux (XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_XATTR_BYTES: usize = 64 * 1024;
@@ -135,15 +135,13 @@ fn read_xattrs(path: &[u8], last_is_name: bool) -> io::Result<Vec<Xattr>> {
 }
 
 fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>) -> io::Result<Vec<Xattr>> {
-    let mut room = Vec::new();
     let mut xattrs = Vec::new();
     let mut left = MAX_XATTRS_BYTES;
     for name in list.split(|&b| b == 0).filter(|name| travels(name)) {
-        room.resize(MAX_XATTR_BYTES, 0);
-        match read(name, &mut room) {
-            Ok(len) => {
-                left = left.checked_sub(name.len() + len).ok_or(Errno::TOOBIG)?;
-                xattrs.push(Xattr { name: name.to_vec(), value: room[..len].to_vec() });
+        match read_value(|room| read(name, room)) {
+            Ok(value) => {
+                left = left.checked_sub(name.len() + value.len()).ok_or(Errno::TOOBIG)?;
+                xattrs.push(Xattr { name: name.to_vec(), value });
             }
             // Removed since it was listed; or denied to this account, which then cannot read the content either.
             Err(Errno::NODATA | Errno::ACCESS) => {}
@@ -152,6 +150,21 @@ fn read_values(list: &[u8], read: impl Fn(&[u8], &mut [u8]) -> io::Result<usize>
     }
     xattrs.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(xattrs)
+}
+
+/// A value, which is short most often.
+fn read_value(read: impl Fn(&mut [u8]) -> io::Result<usize>) -> io::Result<Vec<u8>> {
+    let mut short = [0; NAMES_BYTES];
+    match read(&mut short) {
+        Ok(len) => Ok(short[..len].to_vec()),
+        Err(Errno::RANGE) => {
+            let mut long = vec![0; MAX_XATTR_BYTES];
+            let len = read(&mut long)?;
+            long.truncate(len);
+            Ok(long)
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Whether an attribute belongs to the user; the others belong to the system that sets them.
