@@ -28,6 +28,7 @@ pub mod lab;
 pub mod lease;
 pub mod link;
 pub mod mover;
+pub mod name_table;
 pub mod namespace;
 pub mod path;
 pub mod principal;

@@ -29,6 +29,7 @@ pub mod local;
 pub mod locks;
 pub mod marker;
 pub mod metadata;
+pub mod names;
 pub mod passwd;
 pub mod permission_denied;
 pub mod privileges;
@@ -40,6 +41,7 @@ pub mod tree;
 
 use checksum::Checksums;
 use leases::LeaseTable;
+use names::DirVersion;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
@@ -116,6 +118,12 @@ pub trait Dir: Any + Send + Sync {
 
     /// Lists the names, in the file system's order, without `.` and `..`, reading on as the caller asks.
     fn list(&self) -> Result<Listing, Error>;
+
+    /// What the directory is until its names change. None where that cannot be told: it was changed a moment ago, and another
+    /// change could leave the same times; its times do not tell of all changes; its names come from elsewhere, too.
+    fn version(&self) -> Option<DirVersion> {
+        None
+    }
 
     /// The attributes of `name`, never following it; [`Entry::path`] is this directory's path and the name.
     ///

@@ -8,9 +8,10 @@
 use super::errno::{self, Step};
 use super::file::{LocalFile, retry};
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
-use super::listing::Entries;
+use super::listing::{self, Entries};
 use super::marker::{self, is_marker};
 use super::metadata::{self, Handle};
+use super::names::DirVersion;
 use super::temp::is_temp_name;
 use super::{Detail, Dir, Listing, MAX_LINEAGE, Raw, ReadFile, Space, Store, WriteFile};
 use super::{privileges, setuid_files};
@@ -383,6 +384,10 @@ impl Dir for LocalDir {
     fn list(&self) -> Result<Listing, Error> {
         let fd = self.done(self.reopen(), Step::Resolve, "list", b"")?;
         Ok(Box::new(Entries::new(fd, errno::subject(&self.path, b""))))
+    }
+
+    fn version(&self) -> Option<DirVersion> {
+        listing::version(self.fd.as_fd())
     }
 
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {

@@ -7,6 +7,7 @@
 use super::Monitor;
 use crate::volume::home::log_truncation::spawn_trimming;
 use renkei_core::error::{Code, Error};
+use renkei_store::names;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +37,10 @@ pub(crate) fn spawn_checks(room: &Arc<Monitor>) -> Result<(), Error> {
     })?;
     context.spawn_every(room, "volumes", LOOK_EVERY, |room| room.context.last_snapshot().follow_volumes())?;
     spawn_trimming(&room.volumes)?;
-    context.spawn_every(room, "storages", LOOK_EVERY, Monitor::watch_storages)
+    context.spawn_every(room, "storages", LOOK_EVERY, |room| {
+        names::expire();
+        room.watch_storages();
+    })
 }
 
 impl Monitor {

@@ -20,6 +20,7 @@ use renkei_core::namespace::{Attributes, Change, NodeId};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::Changed;
 use renkei_store::leases::LeaseTable;
+use renkei_store::names::DirVersion;
 use renkei_store::temp::is_temp_name;
 use renkei_store::{Detail, Dir, Listing, Raw, ReadFile, Replaced, Space, Store, WriteFile};
 use rustix::fd::BorrowedFd;
@@ -341,6 +342,11 @@ impl Dir for VolumeDir {
             None => self.inner.list(),
             Some(node) => self.list_with_away(node),
         }
+    }
+
+    fn version(&self) -> Option<DirVersion> {
+        // Names of content that is away are not in the plain directory.
+        self.node_with_away().is_ok_and(|node| node.is_none()).then(|| self.inner.version())?
     }
 
     fn entry(&self, name: &[u8], detail: Detail) -> Result<(Entry, Raw), Error> {
