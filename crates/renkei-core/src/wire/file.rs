@@ -18,6 +18,7 @@ use crate::error::{Code, Error};
 use crate::ids::TransferId;
 pub use crate::invalidation::Changed;
 use crate::lease::locks::Span;
+use crate::name_table::{NameTable, NamesFrom};
 use crate::path::{Place, RelPath, path_bytes};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
@@ -631,6 +632,23 @@ pub trait Files: Send + Sync {
     fn describe(&self, _draft: Handle, _attributes: Vec<Xattr>) -> Result<(), Error> {
         let cause = "no attributes of drafts are kept here";
         Err(Error::new(Code::Unsupported, "set attributes", "file session", cause))
+    }
+
+    /// The names in a directory from a place on, without their attributes; none where they do not come without them.
+    ///
+    /// # Errors
+    /// As those of `OpenDir` and `ReadDir`.
+    fn names(&self, _dir: &RelPath, _from: &NamesFrom) -> Result<Option<Arc<NameTable>>, Error> {
+        Ok(None)
+    }
+
+    /// The entries of these names in a directory, each as by `LookFull` and none for one that is missing; none at all where
+    /// they are looked up one by one.
+    ///
+    /// # Errors
+    /// As those of `LookFull`; `NotADirectory` also for a symbolic link to a directory.
+    fn look_at_names(&self, _dir: &RelPath, _names: &[Vec<u8>]) -> Result<Option<Vec<Option<Item>>>, Error> {
+        Ok(None)
     }
 
     /// Watches a directory, where the files tell of changes.

@@ -21,6 +21,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::rights::is_change;
 use renkei_core::lease::Noted;
 use renkei_core::lease::locks::{FileKey, Span};
+use renkei_core::name_table::{NameTable, NamesFrom};
 use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::{
     Alteration, Answer, Consistency, Depth, FileHandle, Files, Freshness, Handle, Item, Locality,
@@ -76,7 +77,7 @@ pub struct LocalFiles {
     /// Number of drafts kept for another session to resume; `None` if all are removed with the open-file table.
     left: Option<Arc<AtomicUsize>>,
     /// The check of each operation against the rights of a restricted credential.
-    limit: Option<Limit>,
+    pub(super) limit: Option<Limit>,
     open: Mutex<Table>,
     names: Names,
 }
@@ -115,7 +116,7 @@ pub(super) enum Open {
 
 /// A directory that is being listed.
 pub(super) struct Reading {
-    dir: Arc<dyn Dir>,
+    pub(super) dir: Arc<dyn Dir>,
     listing: Listing,
     /// Read from the listing and not returned yet.
     next: Option<Item>,
@@ -347,7 +348,7 @@ impl LocalFiles {
         if matches!(*open, Open::Draft(_)) { Ok(open) } else { Err(unknown(handle)) }
     }
 
-    fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
+    pub(super) fn dir(&self, path: &RelPath) -> Result<Arc<dyn Dir>, Error> {
         if path.is_root() { Ok(self.base.clone()) } else { self.base.descend(path) }
     }
 
@@ -704,6 +705,14 @@ impl Files for LocalFiles {
         }
     }
 
+    fn names(&self, dir: &RelPath, from: &NamesFrom) -> Result<Option<Arc<NameTable>>, Error> {
+        self.names_of(dir, from).map(Some)
+    }
+
+    fn look_at_names(&self, dir: &RelPath, names: &[Vec<u8>]) -> Result<Option<Vec<Option<Item>>>, Error> {
+        self.items_of(dir, names).map(Some)
+    }
+
     fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
         let list = Op::OpenDir(dir.clone());
         let open = |_| Ok(Box::new(DirWatch::open(self.base.clone(), dir, depth)?) as Box<dyn Watch>);
@@ -942,7 +951,7 @@ fn unknown(handle: Handle) -> Error {
     Error::new(Code::NotOpen, "use", format_args!("handle {handle}"), "it was closed, or never opened so")
 }
 
-fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
+pub(super) fn item((mut entry, raw): (Entry, Raw), path: RelPath) -> Item {
     entry.path = path;
     if entry.meta.owner.is_empty() {
         entry.meta.owner = passwd::user_name(raw.uid).unwrap_or_default();

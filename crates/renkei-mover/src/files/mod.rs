@@ -13,6 +13,7 @@ pub mod limit;
 pub mod local_files;
 #[cfg(test)]
 pub(crate) mod local_files_tests;
+mod names;
 mod plain_read;
 pub(crate) mod prefetch;
 pub(crate) mod read_ahead;

@@ -12,8 +12,9 @@ use crate::{Context, Counters};
 use renkei_core::entry::Xattr;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
+use renkei_core::name_table::{NameTable, NamesFrom};
 use renkei_core::path::{Place, RelPath};
-use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Op, Precondition, Watch};
+use renkei_core::wire::file::{Answer, Changes, Depth, Files, Handle, Item, Op, Precondition, Watch};
 use renkei_core::wire::uploads::UploadOp;
 use renkei_mover::files::local_files::LocalFiles;
 use renkei_mover::files::workspace::Workspace;
@@ -260,6 +261,16 @@ impl Files for AccountFiles {
         Counters::add(&self.context.counters.file_bytes_total, read.len() as u64);
         buf[..read.len()].copy_from_slice(&read);
         Ok(read.len())
+    }
+
+    fn names(&self, dir: &RelPath, from: &NamesFrom) -> Result<Option<Arc<NameTable>>, Error> {
+        let (dir, from) = (dir.clone(), from.clone());
+        self.run(move |local| local.names(&dir, &from))
+    }
+
+    fn look_at_names(&self, dir: &RelPath, names: &[Vec<u8>]) -> Result<Option<Vec<Option<Item>>>, Error> {
+        let (dir, names) = (dir.clone(), names.to_vec());
+        self.run(move |local| local.look_at_names(&dir, &names))
     }
 
     fn watch(&self, dir: &RelPath, depth: Depth) -> Result<Box<dyn Watch>, Error> {
