@@ -24,7 +24,6 @@ mod session;
 mod tagging;
 mod upload_state;
 mod walk;
-mod walks;
 mod write;
 
 pub use auth::is_s3;

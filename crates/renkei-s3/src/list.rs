@@ -4,12 +4,15 @@ use crate::error::{refused, s3_error};
 use crate::metadata::Object;
 use crate::session::Session;
 use crate::walk::{Found, Walk, Wanted};
-use crate::walks::{self, NextPage};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use renkei_core::error::Code;
+use renkei_core::entry::EntryKind;
+use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
+use renkei_core::path::RelPath;
+use renkei_core::wire::file::Item;
+use renkei_mover::files::workspace::Workspace;
 use s3s::dto::{
     CommonPrefix, EncodingType, ListObjectsInput, ListObjectsOutput, ListObjectsV2Input, ListObjectsV2Output,
     ObjectStorageClass, Owner,
@@ -65,19 +68,13 @@ impl PageOf {
         if self.most == 0 {
             return Ok(Page::default());
         }
-        let waiting = self.after.as_ref().and_then(|after| walks::take(&self.page_behind(session, after)));
-        let mut walk = match waiting {
-            Some(walk) => walk,
-            None => {
-                let (prefix, after) = (self.prefix.clone(), self.after.clone());
-                let wanted = Wanted { prefix, after, is_flat: self.delimiter == "/" };
-                Walk::begin(files, &dir, wanted).map_err(s3_error)?
-            }
-        };
+        let (prefix, after) = (self.prefix.clone(), self.after.clone());
+        let wanted = Wanted { prefix, after, is_flat: self.delimiter == "/" };
+        let mut walk = Walk::begin(files, &dir, wanted).map_err(s3_error)?;
         let mut page = Page::default();
+        let mut keys = Vec::new();
         let mut last = self.after.clone();
         while let Some(found) = walk.next().map_err(s3_error)? {
-            let as_found = found.clone();
             let found = self.rolled_up(found);
             let key = match &found {
                 Found::Key { key, .. } | Found::Prefix(key) => key.clone(),
@@ -86,30 +83,18 @@ impl PageOf {
             if matches!(found, Found::Prefix(_)) && last.as_ref() == Some(&key) {
                 continue;
             }
-            if page.len() == self.most {
-                walk.unread(as_found);
-                if let Some(last) = &last {
-                    walks::keep(self.page_behind(session, last), walk);
-                }
+            if keys.len() + page.prefixes.len() == self.most {
                 page.next = last;
                 break;
             }
-            if self.take(&mut page, found, &walk, session)? {
-                last = Some(key);
+            match found {
+                Found::Key { key, path } => keys.push((key, path)),
+                Found::Prefix(prefix) => page.prefixes.push(self.text(&prefix)),
             }
+            last = Some(key);
         }
+        page.objects = self.objects(walk.files(), &keys, session)?;
         Ok(page)
-    }
-
-    /// The page behind a key.
-    fn page_behind(&self, session: &Session, after: &str) -> NextPage {
-        NextPage {
-            signer: session.key.clone(),
-            bucket: self.bucket.clone(),
-            prefix: self.prefix.clone(),
-            delimiter: self.delimiter.clone(),
-            after: after.to_owned(),
-        }
     }
 
     /// A key with a delimiter other than the slash is told as the prefix that it is behind.
@@ -124,35 +109,60 @@ impl PageOf {
         found
     }
 
-    /// Puts a key on the page; tells whether it is still there.
-    fn take(&self, page: &mut Page, found: Found, walk: &Walk, session: &Session) -> S3Result<bool> {
-        let (key, path) = match found {
-            Found::Prefix(prefix) => {
-                page.prefixes.push(self.text(&prefix));
-                return Ok(true);
+    /// The objects of a page; those of one folder are looked at together. Keys that are gone since are left out.
+    fn objects(
+        &self,
+        files: &Workspace,
+        keys: &[(String, RelPath)],
+        session: &Session,
+    ) -> S3Result<Vec<s3s::dto::Object>> {
+        let mut objects = Vec::new();
+        for keys in keys.chunk_by(|(_, a), (_, b)| a.parent() == b.parent()) {
+            for ((key, _), object) in keys.iter().zip(found(files, keys).map_err(s3_error)?) {
+                let Some(object) = object.filter(|object| object.is_folder() == key.ends_with('/')) else {
+                    continue;
+                };
+                objects.push(s3s::dto::Object {
+                    key: Some(self.text(key)),
+                    e_tag: Some(object.etag()),
+                    last_modified: Some(object.modified()),
+                    size: Some(i64::try_from(object.size()).unwrap_or(i64::MAX)),
+                    storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
+                    owner: self.has_owner.then(|| owner(session)),
+                    ..s3s::dto::Object::default()
+                });
             }
-            Found::Key { key, path } => (key, path),
-        };
-        let object = match Object::find(walk.files(), &path) {
-            Err(error) if error.code == Code::PathNotFound => return Ok(false),
-            found => found.map_err(s3_error)?,
-        };
-        page.objects.push(s3s::dto::Object {
-            key: Some(self.text(&key)),
-            e_tag: Some(object.etag()),
-            last_modified: Some(object.modified()),
-            size: Some(i64::try_from(object.size()).unwrap_or(i64::MAX)),
-            storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
-            owner: self.has_owner.then(|| owner(session)),
-            ..s3s::dto::Object::default()
-        });
-        Ok(true)
+        }
+        Ok(objects)
     }
 
     fn prefixes(page: &mut Page) -> Option<Vec<CommonPrefix>> {
         let all = std::mem::take(&mut page.prefixes);
         Some(all.into_iter().map(|prefix| CommonPrefix { prefix: Some(prefix) }).collect())
     }
+}
+
+/// The objects of keys in one folder; none for what is gone.
+fn found(files: &Workspace, keys: &[(String, RelPath)]) -> Result<Vec<Option<Object>>, Error> {
+    let folder = keys.first().and_then(|(_, path)| path.parent());
+    let names: Option<Vec<_>> = keys.iter().map(|(_, path)| path.name().map(<[u8]>::to_vec)).collect();
+    let items = match (folder, names) {
+        (Some(folder), Some(names)) => files.stat_names(&folder, &names)?,
+        // The top of the files has no name.
+        _ => vec![None; keys.len()],
+    };
+    let one = |((_, path), item): (&(String, RelPath), Option<Item>)| match item {
+        Some(item) if matches!(item.entry.kind, EntryKind::File { .. } | EntryKind::Dir) => {
+            Ok(Some(Object::of(item)))
+        }
+        None if !path.is_root() => Ok(None),
+        // A symbolic link is what it leads to.
+        _ => match Object::find(files, path) {
+            Err(error) if error.code == Code::PathNotFound => Ok(None),
+            found => found.map(Some),
+        },
+    };
+    keys.iter().zip(items).map(one).collect()
 }
 
 /// The owner of all that a client sees: the client.

@@ -104,13 +104,17 @@ impl Object {
     /// # Errors
     /// `PathNotFound`, and those of the files.
     pub(crate) fn find(files: &Workspace, path: &RelPath) -> Result<Self, Error> {
-        let item = files.stat_full(path)?;
+        files.stat_full(path).map(Object::of)
+    }
+
+    /// The object of an entry with its attributes.
+    pub(crate) fn of(item: Item) -> Self {
         let xattrs = &item.entry.meta.xattrs;
         let value =
             |name: &[u8]| xattrs.iter().find(|xattr| xattr.name == name).map(|xattr| &xattr.value[..]);
         let facts = value(OBJECT).and_then(|value| serde_json::from_slice(value).ok()).unwrap_or_default();
         let tags = value(TAGS).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default();
-        Ok(Object { item, facts, tags })
+        Object { item, facts, tags }
     }
 
     /// Whether it is a directory.

@@ -19,8 +19,6 @@ use std::sync::Arc;
 pub(crate) struct Session {
     pub(crate) site: Arc<Site>,
     pub(crate) access: Access,
-    /// The key that signed.
-    pub(crate) key: Arc<str>,
 }
 
 /// The key that signed a request.
@@ -57,7 +55,7 @@ impl Session {
         let access = site.authorise(&proof).map_err(s3_error)?;
         site.context().note_s3_key(&id);
         progress.authenticated();
-        Ok(Session { site, access, key: id })
+        Ok(Session { site, access })
     }
 
     /// The names of the buckets: storages, volumes, and the folders that the administrator named.

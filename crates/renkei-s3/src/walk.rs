@@ -1,18 +1,17 @@
 //! The keys below a folder in the order of their bytes, which is not that of names: a directory is ordered as `name/`.
 //!
-//! A directory is read whole, and the next [`MOST_ENTRIES`] of it are remembered; a wider one is read again behind those. So
-//! memory is bounded by the depth of the tree. A directory without anything in it is a key of its own, `name/`.
-//! Symbolic links are the files that they lead to; links to directories, special files and names that are not UTF-8 are no
-//! keys. A directory that the account may not read is passed over.
+//! A walk begins behind a key with one table of names for each directory on the way there, and reads on where a table has not
+//! all names; it looks at no entry but symbolic links. A page is a walk of its own, so that each sees the present names; tables
+//! of wide directories are remembered as long as these do not change (`renkei_store::names`). A directory without anything in
+//! it is a key of its own, `name/`. Symbolic links are the files that they lead to; links to directories, special files and
+//! names that are not UTF-8 are no keys. A directory that the account may not read is passed over.
 
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
+use renkei_core::name_table::{NameTable, NamesFrom, next_key};
 use renkei_core::path::RelPath;
 use renkei_mover::files::workspace::{Follow, Workspace};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Most entries of a directory that are remembered at once.
-pub(crate) const MOST_ENTRIES: usize = 50_000;
+use std::sync::Arc;
 
 /// What is listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +37,9 @@ pub(crate) enum Found {
 pub(crate) struct Walk {
     files: Workspace,
     wanted: Wanted,
-    most: usize,
     frames: Vec<Frame>,
-    /// A key that was found and is found again.
-    unread: Option<Found>,
+    /// The folder that was asked for by its whole name and has nothing in it.
+    folder: Option<Found>,
 }
 
 /// A directory that is being walked.
@@ -49,15 +47,40 @@ struct Frame {
     dir: RelPath,
     /// Its key, with the slash; empty for the bucket.
     key: String,
-    entries: VecDeque<Entry>,
-    /// The order of the last entry, if the directory has more.
-    more: Option<String>,
+    /// The names that are wanted.
+    from: NamesFrom,
+    table: Arc<NameTable>,
+    /// The number of the next name in the table.
+    next: usize,
 }
 
+/// A name in a directory.
 struct Entry {
-    /// The name; that of a directory ends with a slash.
-    order: String,
-    is_dir: bool,
+    /// That of a directory ends with a slash.
+    name: String,
+    is_link: bool,
+}
+
+impl Frame {
+    /// The next wanted name of the table; those that are not UTF-8 are passed over.
+    fn next(&mut self) -> Option<Entry> {
+        loop {
+            let key = self.table.key(self.next).filter(|key| key.starts_with(&self.from.prefix))?;
+            let is_link = self.table.is_link(self.next);
+            self.next += 1;
+            if let Ok(name) = std::str::from_utf8(key) {
+                return Some(Entry { name: name.to_owned(), is_link });
+            }
+        }
+    }
+
+    /// The names behind the table, if there may be wanted ones.
+    fn rest(&self) -> Option<NamesFrom> {
+        let last = self.table.key(self.table.len().checked_sub(1)?)?;
+        let is_wanted = self.table.is_cut()
+            && (last < self.from.prefix.as_slice() || last.starts_with(&self.from.prefix));
+        is_wanted.then(|| NamesFrom { at_least: next_key(last), prefix: self.from.prefix.clone() })
+    }
 }
 
 impl Walk {
@@ -66,13 +89,9 @@ impl Walk {
     /// # Errors
     /// Those of the files; a prefix that leads nowhere is no error.
     pub(crate) fn begin(files: Workspace, root: &RelPath, wanted: Wanted) -> Result<Self, Error> {
-        Walk::with_bound(files, root, wanted, MOST_ENTRIES)
-    }
-
-    fn with_bound(files: Workspace, root: &RelPath, wanted: Wanted, most: usize) -> Result<Self, Error> {
         // The directory in which all keys of the prefix are.
         let above = wanted.prefix.rfind('/').map_or("", |slash| &wanted.prefix[..=slash]).to_owned();
-        let mut walk = Walk { files, wanted, most, frames: Vec::new(), unread: None };
+        let mut walk = Walk { files, wanted, frames: Vec::new(), folder: None };
         let Ok(below) = RelPath::parse(above.trim_end_matches('/').as_bytes()) else { return Ok(walk) };
         if above.contains("//") || above.starts_with('/') {
             return Ok(walk);
@@ -88,13 +107,12 @@ impl Walk {
             }
             Err(error) => return Err(error),
         }
-        let mut frame = Frame { dir, key: above.clone(), entries: VecDeque::new(), more: None };
-        let has_any = walk.fill(&mut frame, None)?;
-        // The folder itself, if it is asked for by its whole name.
-        if !has_any && !above.is_empty() && walk.is_wanted(&above) {
-            frame.entries.push_back(Entry { order: String::new(), is_dir: false });
+        let frame = walk.open(dir, above)?;
+        if !frame.key.is_empty() && walk.is_wanted(&frame.key) && !walk.has_any(&frame)? {
+            walk.folder = Some(Found::Key { key: frame.key, path: frame.dir });
+        } else {
+            walk.frames.push(frame);
         }
-        walk.frames.push(frame);
         Ok(walk)
     }
 
@@ -102,51 +120,51 @@ impl Walk {
         key.starts_with(&self.wanted.prefix) && self.wanted.after.as_deref().is_none_or(|after| key > after)
     }
 
-    /// Whether keys that begin so may be wanted.
-    fn may_hold(&self, key: &str) -> bool {
-        let in_prefix = key.starts_with(&self.wanted.prefix) || self.wanted.prefix.starts_with(key);
-        in_prefix && self.wanted.after.as_deref().is_none_or(|after| key > after || after.starts_with(key))
+    /// Reads the names of a directory that may be wanted.
+    fn open(&self, dir: RelPath, key: String) -> Result<Frame, Error> {
+        let prefix = self.wanted.prefix.get(key.len()..).unwrap_or_default();
+        let behind = self.wanted.after.as_deref().and_then(|after| after.strip_prefix(&key));
+        let at_least = match behind.map(|rest| (rest, rest.find('/'))) {
+            None | Some(("", _)) => Vec::new(),
+            // The last key was in that directory, which may have more.
+            Some((rest, Some(slash))) => rest[..=slash].as_bytes().to_vec(),
+            Some((rest, None)) => next_key(rest.as_bytes()),
+        };
+        let from = NamesFrom { at_least, prefix: prefix.as_bytes().to_vec() };
+        let table = self.files.names(&dir, &from)?;
+        let next = table.index_of(from.begin());
+        Ok(Frame { dir, key, from, table, next })
     }
 
-    /// Reads the next entries of a directory; tells whether it has any, wanted or not.
-    fn fill(&self, frame: &mut Frame, behind: Option<&str>) -> Result<bool, Error> {
-        let mut kept: BTreeMap<String, bool> = BTreeMap::new();
-        let (mut has_any, mut is_cut) = (false, false);
-        let mut listing = self.files.read_dir(&frame.dir)?;
-        while let Some(items) = listing.next_batch()? {
-            for item in items {
-                let Ok(name) = std::str::from_utf8(item.entry.path.as_bytes()) else { continue };
-                let Some(is_dir) = self.kind(&frame.dir, name, &item.entry.kind)? else { continue };
-                has_any = true;
-                let order = if is_dir { format!("{name}/") } else { name.to_owned() };
-                let key = format!("{}{order}", frame.key);
-                let is_wanted = if is_dir { self.may_hold(&key) } else { self.is_wanted(&key) };
-                if !is_wanted || behind.is_some_and(|behind| order.as_str() <= behind) {
-                    continue;
-                }
-                kept.insert(order, is_dir);
-                if kept.len() > self.most {
-                    kept.pop_last();
-                    is_cut = true;
+    /// Whether a directory has anything in it that is a key, wanted or not.
+    fn has_any(&self, frame: &Frame) -> Result<bool, Error> {
+        if frame.table.has_entries() || !frame.table.has_links() {
+            return Ok(frame.table.has_entries());
+        }
+        let mut from = NamesFrom::default();
+        loop {
+            let table = self.files.names(&frame.dir, &from)?;
+            let next = table.index_of(from.begin());
+            let mut links = Frame { dir: frame.dir.clone(), key: String::new(), from, table, next };
+            while let Some(link) = links.next() {
+                if self.is_file(&links.dir, &link)? {
+                    return Ok(true);
                 }
             }
+            match links.rest() {
+                Some(rest) => from = rest,
+                None => return Ok(false),
+            }
         }
-        frame.more = kept.keys().next_back().filter(|_| is_cut).cloned();
-        frame.entries = kept.into_iter().map(|(order, is_dir)| Entry { order, is_dir }).collect();
-        Ok(has_any)
     }
 
-    /// Whether an entry is a directory; none if it is no key.
-    fn kind(&self, dir: &RelPath, name: &str, kind: &EntryKind) -> Result<Option<bool>, Error> {
-        Ok(match kind {
-            EntryKind::Dir => Some(true),
-            EntryKind::File { .. } => Some(false),
-            EntryKind::Symlink { .. } => match self.files.stat(&dir.child(name.as_bytes())?, Follow::Yes) {
-                Ok(item) if matches!(item.entry.kind, EntryKind::File { .. }) => Some(false),
-                _ => None,
-            },
-            _ => None,
-        })
+    /// Whether a name that is no directory's is that of a file, or of a link to one.
+    fn is_file(&self, dir: &RelPath, entry: &Entry) -> Result<bool, Error> {
+        if !entry.is_link {
+            return Ok(true);
+        }
+        let found = self.files.stat(&dir.child(entry.name.as_bytes())?, Follow::Yes);
+        Ok(found.is_ok_and(|item| matches!(item.entry.kind, EntryKind::File { .. })))
     }
 
     /// The next key.
@@ -154,74 +172,69 @@ impl Walk {
     /// # Errors
     /// Those of the files.
     pub(crate) fn next(&mut self) -> Result<Option<Found>, Error> {
-        if let Some(found) = self.unread.take() {
-            return Ok(Some(found));
+        if let Some(folder) = self.folder.take() {
+            return Ok(Some(folder));
         }
         loop {
             let Some(frame) = self.frames.last_mut() else { return Ok(None) };
-            let Some(entry) = frame.entries.pop_front() else {
+            let Some(entry) = frame.next() else {
                 self.read_on()?;
                 continue;
             };
-            let key = format!("{}{}", frame.key, entry.order);
-            if !entry.is_dir {
-                let path = match entry.order.as_str() {
-                    "" => frame.dir.clone(),
-                    name => frame.dir.child(name.as_bytes())?,
-                };
-                return Ok(Some(Found::Key { key, path }));
-            }
-            let dir = frame.dir.child(entry.order.trim_end_matches('/').as_bytes())?;
-            if self.wanted.is_flat && key.starts_with(&self.wanted.prefix) {
-                match self.wanted.after.as_deref() == Some(key.as_str()) {
-                    true => continue,
-                    false => return Ok(Some(Found::Prefix(key))),
+            let (dir, key) = (frame.dir.clone(), format!("{}{}", frame.key, entry.name));
+            let found = match entry.name.strip_suffix('/') {
+                Some(name) => self.directory(dir.child(name.as_bytes())?, key)?,
+                None if self.is_wanted(&key) && self.is_file(&dir, &entry)? => {
+                    Some(Found::Key { key, path: dir.child(entry.name.as_bytes())? })
                 }
-            }
-            if let Some(found) = self.enter(dir, key)? {
-                return Ok(Some(found));
+                None => None,
+            };
+            if found.is_some() {
+                return Ok(found);
             }
         }
     }
 
-    /// Reads the next part of the directory, or leaves it at its end.
+    /// Reads the next names of the directory, or leaves it at its end.
     fn read_on(&mut self) -> Result<(), Error> {
         let Some(mut frame) = self.frames.pop() else { return Ok(()) };
-        if let Some(behind) = frame.more.take() {
-            self.fill(&mut frame, Some(&behind))?;
+        if let Some(rest) = frame.rest() {
+            frame.table = self.files.names(&frame.dir, &rest)?;
+            frame.next = frame.table.index_of(rest.begin());
+            frame.from = rest;
             self.frames.push(frame);
         }
         Ok(())
     }
 
-    /// Enters a directory; one with nothing in it is a key.
-    fn enter(&mut self, dir: RelPath, key: String) -> Result<Option<Found>, Error> {
-        let mut frame = Frame { dir, key, entries: VecDeque::new(), more: None };
-        match self.fill(&mut frame, None) {
-            Ok(true) => self.frames.push(frame),
-            Ok(false) if self.is_wanted(&frame.key) => {
-                return Ok(Some(Found::Key { key: frame.key, path: frame.dir }));
-            }
-            Ok(false) => {}
+    /// Tells a directory or enters it; one with nothing in it is a key.
+    fn directory(&mut self, dir: RelPath, key: String) -> Result<Option<Found>, Error> {
+        if self.wanted.is_flat {
+            let is_told = self.wanted.after.as_deref() == Some(key.as_str());
+            return Ok((!is_told).then_some(Found::Prefix(key)));
+        }
+        match self.entered(dir, key) {
             // It is gone since, or not for this account.
             Err(error)
                 if matches!(
                     error.code,
                     Code::PathNotFound | Code::PermissionDenied | Code::NotADirectory
-                ) => {}
-            Err(error) => return Err(error),
+                ) =>
+            {
+                Ok(None)
+            }
+            entered => entered,
         }
-        Ok(None)
     }
 
-    /// Has a key found again next.
-    pub(crate) fn unread(&mut self, found: Found) {
-        self.unread = Some(found);
-    }
-
-    /// The entries that it remembers.
-    pub(crate) fn len(&self) -> usize {
-        self.frames.iter().map(|frame| frame.entries.len()).sum()
+    fn entered(&mut self, dir: RelPath, key: String) -> Result<Option<Found>, Error> {
+        let frame = self.open(dir, key)?;
+        if self.has_any(&frame)? {
+            self.frames.push(frame);
+            return Ok(None);
+        }
+        let is_wanted = self.is_wanted(&frame.key);
+        Ok(is_wanted.then_some(Found::Key { key: frame.key, path: frame.dir }))
     }
 
     /// The files that are walked.
@@ -233,8 +246,11 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
     use renkei_mover::files::local_files::LocalFiles;
     use renkei_store::local::{AccessMode, LocalStore};
+    use std::collections::BTreeSet;
     use std::path::Path;
     use std::sync::Arc;
 
@@ -244,11 +260,16 @@ mod tests {
     }
 
     /// All keys, in pages of a number of keys.
-    fn keys(dir: &Path, prefix: &str, is_flat: bool, page: usize, most: usize) -> Vec<String> {
-        let (mut all, mut after) = (Vec::new(), None);
+    fn keys(dir: &Path, prefix: &str, is_flat: bool, page: usize) -> Vec<String> {
+        keys_after(dir, Wanted { prefix: prefix.into(), after: None, is_flat }, page, || {})
+    }
+
+    /// The same behind a key; `change` is called between two pages.
+    fn keys_after(dir: &Path, wanted: Wanted, page: usize, mut change: impl FnMut()) -> Vec<String> {
+        let (mut all, mut after) = (Vec::new(), wanted.after.clone());
         loop {
-            let wanted = Wanted { prefix: prefix.into(), after: after.clone(), is_flat };
-            let mut walk = Walk::with_bound(workspace(dir), &RelPath::root(), wanted, most).unwrap();
+            let wanted = Wanted { after: after.clone(), ..wanted.clone() };
+            let mut walk = Walk::begin(workspace(dir), &RelPath::root(), wanted).unwrap();
             for _ in 0..page {
                 match walk.next().unwrap() {
                     Some(Found::Key { key, .. } | Found::Prefix(key)) => {
@@ -258,6 +279,7 @@ mod tests {
                     None => return all,
                 }
             }
+            change();
         }
     }
 
@@ -271,17 +293,17 @@ mod tests {
         }
         std::fs::create_dir_all(dir.path().join("empty/inner")).unwrap();
         let expected = ["a-b", "a.txt", "a/b/c", "a/z", "a0", "b/only", "deep/1/2/3/4", "empty/inner/"];
-        for (page, most) in [(1, 1), (1, 100), (2, 2), (3, 1), (100, 3), (100, 100)] {
-            assert_eq!(keys(dir.path(), "", false, page, most), expected, "{page} {most}");
+        for page in [1, 2, 3, 100] {
+            assert_eq!(keys(dir.path(), "", false, page), expected, "{page}");
             let flat = ["a-b", "a.txt", "a/", "a0", "b/", "deep/", "empty/"];
-            assert_eq!(keys(dir.path(), "", true, page, most), flat, "{page} {most}");
-            assert_eq!(keys(dir.path(), "a/", true, page, most), ["a/b/", "a/z"]);
-            assert_eq!(keys(dir.path(), "a", false, page, most), expected[..5]);
-            assert_eq!(keys(dir.path(), "deep/1/2", false, page, most), ["deep/1/2/3/4"]);
-            assert_eq!(keys(dir.path(), "empty/inner/", false, page, most), ["empty/inner/"]);
+            assert_eq!(keys(dir.path(), "", true, page), flat, "{page}");
+            assert_eq!(keys(dir.path(), "a/", true, page), ["a/b/", "a/z"]);
+            assert_eq!(keys(dir.path(), "a", false, page), expected[..5]);
+            assert_eq!(keys(dir.path(), "deep/1/2", false, page), ["deep/1/2/3/4"]);
+            assert_eq!(keys(dir.path(), "empty/inner/", false, page), ["empty/inner/"]);
         }
         for nothing in ["none", "a//", "/a", "a/b/c/d", "../", "a/../"] {
-            assert!(keys(dir.path(), nothing, false, 10, 10).is_empty(), "{nothing}");
+            assert!(keys(dir.path(), nothing, false, 10).is_empty(), "{nothing}");
         }
     }
 
@@ -293,6 +315,131 @@ mod tests {
         {
             std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
         }
-        assert_eq!(keys(dir.path(), "", false, 10, 10), ["file", "link"]);
+        assert_eq!(keys(dir.path(), "", false, 10), ["file", "link"]);
+    }
+
+    #[test]
+    fn a_folder_of_links_alone_is_a_key_if_none_leads_to_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("links")).unwrap();
+        std::os::unix::fs::symlink("gone", dir.path().join("links/a")).unwrap();
+        std::os::unix::fs::symlink("..", dir.path().join("links/b")).unwrap();
+        assert_eq!(keys(dir.path(), "", false, 10), ["links/"]);
+        assert_eq!(keys(dir.path(), "links/", false, 10), ["links/"]);
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("../file", dir.path().join("links/c")).unwrap();
+        assert_eq!(keys(dir.path(), "", false, 10), ["file", "links/c"]);
+        assert_eq!(keys(dir.path(), "links/", false, 10), ["links/c"]);
+    }
+
+    /// A tree: paths of files, and of directories with a slash.
+    fn paths() -> impl Strategy<Value = BTreeSet<String>> {
+        btree_set("([ab.-]{1,2}/){0,3}[ab.-]{1,2}/?", 0..40)
+    }
+
+    /// Makes a path, if no other is in its way.
+    fn make(dir: &Path, path: &str) {
+        let at = dir.join(path);
+        let is_plain = |part: &str| !matches!(part, "." | "..");
+        if !path.trim_end_matches('/').split('/').all(is_plain) {
+            return;
+        }
+        if path.ends_with('/') {
+            let _ = std::fs::create_dir_all(at);
+        } else if !at.exists() && std::fs::create_dir_all(at.parent().unwrap()).is_ok() {
+            let _ = std::fs::write(at, "");
+        }
+    }
+
+    /// The keys of a tree by a walk of all of it.
+    fn all_keys(dir: &Path, key: &str, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            let name = format!("{key}{}", entry.file_name().into_string().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                let before = found.len();
+                all_keys(&entry.path(), &format!("{name}/"), found);
+                if found.len() == before {
+                    found.insert(format!("{name}/"));
+                }
+            } else {
+                found.insert(name);
+            }
+        }
+    }
+
+    /// What S3 answers about a set of keys.
+    fn expected(keys: &BTreeSet<String>, wanted: &Wanted) -> Vec<String> {
+        let told = |key: &String| {
+            let rest = &key[wanted.prefix.len()..];
+            match rest.find('/').filter(|_| wanted.is_flat) {
+                Some(slash) => key[..=wanted.prefix.len() + slash].to_owned(),
+                None => key.clone(),
+            }
+        };
+        let after = wanted.after.as_deref().unwrap_or_default();
+        let keys = keys.iter().filter(|key| key.starts_with(&wanted.prefix)).map(told);
+        let told: BTreeSet<String> =
+            keys.filter(|key| key.as_str() > after || wanted.is_flat && is_inside(key, after)).collect();
+        told.into_iter().collect()
+    }
+
+    /// Whether a key is behind a prefix that is told as one.
+    fn is_inside(prefix: &str, after: &str) -> bool {
+        prefix.ends_with('/') && after.starts_with(prefix) && after != prefix
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pages_of_any_size_are_the_keys_in_order(
+            tree in paths(),
+            prefix in "([ab.-]{1,2}/){0,2}[ab.-]{0,2}",
+            after in proptest::option::of("([ab.-]{1,2}/){0,2}[ab.-]{1,2}"),
+            is_flat: bool,
+            page in 1..8usize,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            tree.iter().for_each(|path| make(dir.path(), path));
+            let mut all = BTreeSet::new();
+            all_keys(dir.path(), "", &mut all);
+            let wanted = Wanted { prefix, after, is_flat };
+            let found = keys_after(dir.path(), wanted.clone(), page, || {});
+            let expected = expected(&all, &wanted);
+            // Whether a prefix around the key to begin behind is told depends on whether keys behind that are in it.
+            let is_sure = |key: &&String| !is_flat || !is_inside(key, wanted.after.as_deref().unwrap_or_default());
+            prop_assert_eq!(
+                found.iter().filter(is_sure).collect::<Vec<_>>(),
+                expected.iter().filter(is_sure).collect::<Vec<_>>()
+            );
+        }
+
+        #[test]
+        fn keys_that_are_there_all_the_time_are_told_once(
+            tree in paths(),
+            others in paths(),
+            page in 1..5usize,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            tree.iter().for_each(|path| make(dir.path(), path));
+            let mut lasting = BTreeSet::new();
+            all_keys(dir.path(), "", &mut lasting);
+            lasting.retain(|key| !key.ends_with('/'));
+            let mut others = others.iter().cycle();
+            // Each change makes a file and removes another one that was not there at the beginning.
+            let mut made: Vec<String> = Vec::new();
+            let found = keys_after(dir.path(), Wanted::default(), page, || {
+                let Some(other) = others.next().map(|path| path.trim_end_matches('/')) else { return };
+                if let Some(gone) = made.pop() {
+                    std::fs::remove_file(dir.path().join(gone)).unwrap();
+                } else if !dir.path().join(other).exists() {
+                    make(dir.path(), other);
+                    made.extend(dir.path().join(other).is_file().then(|| other.to_owned()));
+                }
+            });
+            prop_assert!(found.is_sorted_by(|a, b| a < b), "{:?}", found);
+            let found: BTreeSet<String> = found.into_iter().collect();
+            prop_assert!(found.is_superset(&lasting), "{:?} of {:?}", found, lasting);
+        }
     }
 }
