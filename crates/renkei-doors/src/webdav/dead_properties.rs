@@ -4,6 +4,7 @@
 //! renames and copies as other attributes of users do. Non-goal: places without extended attributes.
 
 use super::xml::Element;
+use renkei_core::entry::Xattr;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_mover::files::workspace::Workspace;
@@ -20,7 +21,16 @@ pub(super) fn read(files: &Workspace, path: &RelPath) -> Result<Vec<Element>, Er
         Err(error) if error.code == Code::Unsupported => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    Ok(Element::parse(&value).map(|root| root.elements().cloned().collect()).unwrap_or_default())
+    Ok(parse(&value))
+}
+
+/// The dead properties among the attributes of an entry.
+pub(super) fn among(xattrs: &[Xattr]) -> Vec<Element> {
+    xattrs.iter().find(|xattr| xattr.name == ATTRIBUTE).map(|xattr| parse(&xattr.value)).unwrap_or_default()
+}
+
+fn parse(value: &[u8]) -> Vec<Element> {
+    Element::parse(value).map(|root| root.elements().cloned().collect()).unwrap_or_default()
 }
 
 /// Sets the dead properties of an entry.

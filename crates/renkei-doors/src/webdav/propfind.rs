@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use renkei_core::entry::EntryKind;
-use renkei_core::error::Error;
+use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::Item;
@@ -67,10 +67,11 @@ fn responses(session: &Session, target: Target, wanted: Wanted, need: Need) -> R
         let mut text = String::new();
         if let Some(item) = own.take() {
             text.push_str(BEGIN);
-            finder.add(&mut text, &finder.place, &finder.path, &item)?;
+            let dead = finder.dead(&finder.path)?;
+            finder.add(&mut text, &finder.place, &finder.path, &item, dead)?;
         }
         match listing.as_mut().map(Listing::next_batch).transpose()?.flatten() {
-            Some(items) => items.into_iter().try_for_each(|item| finder.add_member(&mut text, item))?,
+            Some(items) => finder.add_members(&mut text, items)?,
             None => {
                 is_done = true;
                 text.push_str(END);
@@ -125,25 +126,70 @@ struct Finder {
 }
 
 impl Finder {
+    /// Adds the responses for entries of the directory.
+    fn add_members(&self, text: &mut String, items: Vec<Item>) -> Result<(), Error> {
+        let items = if self.wanted.is_of_clients() { self.with_attributes(items)? } else { items };
+        items.into_iter().try_for_each(|item| self.add_member(text, item))
+    }
+
+    /// The entries with their extended attributes, but for symbolic links; those that are gone are left out.
+    fn with_attributes(&self, items: Vec<Item>) -> Result<Vec<Item>, Error> {
+        let (links, items): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|item| matches!(item.entry.kind, EntryKind::Symlink { .. }));
+        let names: Vec<_> = items.iter().map(|item| item.entry.path.as_bytes().to_vec()).collect();
+        let found = match self.files.stat_names(&self.path, &names) {
+            Ok(found) => found,
+            Err(error) if error.code == Code::Unsupported => items.into_iter().map(Some).collect(),
+            Err(error) => return Err(error),
+        };
+        let mut all = links;
+        for (name, item) in names.iter().zip(found) {
+            let Some(mut item) = item else { continue };
+            item.entry.path = RelPath::parse(name)?;
+            all.push(item);
+        }
+        Ok(all)
+    }
+
     /// Adds the response for an entry of the directory. A symbolic link is shown as the file that it leads to, or not.
     fn add_member(&self, text: &mut String, item: Item) -> Result<(), Error> {
         let name = item.entry.path.as_bytes();
         let path = self.path.child(name)?;
         let place = Place { path: self.place.path.child(name)?, ..self.place.clone() };
-        let item = match item.entry.kind {
-            EntryKind::Symlink { .. } => self.files.stat(&path, Follow::Yes).ok(),
-            _ => Some(item),
+        let (item, dead) = match item.entry.kind {
+            EntryKind::Symlink { .. } => match self.files.stat(&path, Follow::Yes) {
+                Ok(item) => (item, self.dead(&path)?),
+                Err(_) => return Ok(()),
+            },
+            _ => {
+                let dead = dead_properties::among(&item.entry.meta.xattrs);
+                (item, dead)
+            }
         };
-        let is_shown = |item: &Item| matches!(item.entry.kind, EntryKind::File { .. } | EntryKind::Dir);
-        item.filter(is_shown).map_or(Ok(()), |item| self.add(text, &place, &path, &item))
+        match item.entry.kind {
+            EntryKind::File { .. } | EntryKind::Dir => self.add(text, &place, &path, &item, dead),
+            _ => Ok(()),
+        }
     }
 
-    fn add(&self, text: &mut String, place: &Place, path: &RelPath, item: &Item) -> Result<(), Error> {
+    /// The dead properties of an entry, if they are wanted.
+    fn dead(&self, path: &RelPath) -> Result<Vec<Element>, Error> {
+        match self.wanted.is_of_clients() {
+            true => dead_properties::read(&self.files, path),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Adds the response for an entry with its dead properties.
+    fn add(
+        &self,
+        text: &mut String,
+        place: &Place,
+        path: &RelPath,
+        item: &Item,
+        dead: Vec<Element>,
+    ) -> Result<(), Error> {
         let entry = Entry { site: &self.site, files: &self.files, place, path, item };
-        let dead = match self.wanted.is_of_clients() {
-            true => dead_properties::read(&self.files, path)?,
-            false => Vec::new(),
-        };
         let Properties { there, missing } = self.find(&entry, &dead)?;
         write!(text, "<D:response>{}", href(place, entry.is_dir())).expect("a string takes everything");
         for (properties, status) in [(there, StatusCode::OK), (missing, StatusCode::NOT_FOUND)] {
