@@ -22,6 +22,7 @@ pub mod checksum;
 pub mod errno;
 pub mod fault;
 mod file;
+mod group_sync;
 mod jail;
 pub mod leases;
 mod listing;
@@ -220,7 +221,7 @@ pub trait Dir: Any + Send + Sync {
     /// Returns when content and metadata of the file `name` are durable, regardless of the writer.
     fn sync_file(&self, name: &[u8]) -> Result<(), Error>;
 
-    /// Returns when this directory's names are durable.
+    /// Returns when this directory's names are durable. Threads that ask at the same time share a sync.
     fn sync(&self) -> Result<(), Error>;
 
     /// Returns when a file's content and this directory's names are durable.

@@ -7,6 +7,7 @@
 
 use super::errno::{self, Step};
 use super::file::{LocalFile, retry};
+use super::group_sync;
 use super::jail::{HANDLE, open_beneath, open_deep, open_name};
 use super::listing::{self, Entries};
 use super::marker::{self, is_marker};
@@ -325,6 +326,18 @@ impl LocalDir {
         })
     }
 
+    fn sync_alone(&self) -> Result<(), Error> {
+        let Some(fd) = self.open_for_sync()? else {
+            rustix::fs::sync();
+            return Ok(());
+        };
+        match retry(|| rustix::fs::fsync(&fd)) {
+            // Some file systems keep names durable by themselves and refuse to sync directories.
+            Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(self.fail(errno, Step::Data, "sync", b"")),
+        }
+    }
+
     /// Opens for syncing; `None` if the directory may be written to but not read.
     fn open_for_sync(&self) -> Result<Option<OwnedFd>, Error> {
         match self.reopen() {
@@ -550,15 +563,8 @@ impl Dir for LocalDir {
     }
 
     fn sync(&self) -> Result<(), Error> {
-        let Some(fd) = self.open_for_sync()? else {
-            rustix::fs::sync();
-            return Ok(());
-        };
-        match retry(|| rustix::fs::fsync(&fd)) {
-            // Some file systems keep names durable by themselves and refuse to sync directories.
-            Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(self.fail(errno, Step::Data, "sync", b"")),
-        }
+        let ino = self.done(self.ino(), Step::Meta, "sync", b"")?;
+        group_sync::shared((self.device, ino), || self.sync_alone())
     }
 
     fn sync_fs(&self) -> Result<(), Error> {
