@@ -84,6 +84,13 @@ def small_section(entry):
             "server and clients share the cores. `content only`: an answered object is on stable storage, its name may not be."]
 
 
+def against_peers(entry, key):
+    """A figure of renkei over that of the best other server."""
+    found = {name: middle(runs, key) for name, runs in by_program(entry)} if entry else {}
+    best = max((value for name, value in found.items() if not name.startswith("renkei")), default=None)
+    return found["renkei-s3"] / best if best and "renkei-s3" in found else None
+
+
 def middle(runs, key):
     return statistics.median(run[key] for run in runs)
 

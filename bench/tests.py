@@ -110,12 +110,17 @@ class Objects(unittest.TestCase):
         entry = {"id": "h-s3-small", "files": 10_000, "programs": {"renkei-s3": {"durable": "always"}}, "runs": runs}
         self.assertIn("| renkei-s3 | 900 | 900, 900 | 1.50 | 10.0 | 20.0 | 2,000 | 9.0 | always |",
                       objects.small_section(entry))
+        found = {line.name: line for line in must.lines({"h-s3-small": entry})}["S3, PUT of 10,000 objects of 10 KB"]
+        self.assertEqual(found.figures, [("", "1.50", True)])
 
     def test_lists_have_pages_and_memory(self):
         run = {"program": "renkei-s3, flat", "round": 0, "cold_ms": 400.0, "first_ms": 20.0, "page_ms": 15.0, "seconds": 20.0,
                "mb": [30.0, 60.0]}
         shown = objects.keys_section({"id": "h-s3-list", "files": 1_000_000, "runs": [run]})
         self.assertIn("| renkei-s3, flat | 400.0 | 20.0 | 15.0 | 20.00 | 50,000 | 30.0, 60.0 |", shown)
+        entry = {"id": "h-s3-list", "files": 1, "runs": [{**run, "program": f"renkei-s3, {objects.TREES['flat'][1]}"}]}
+        found = {line.name: line for line in must.lines({"h-s3-list": entry})}["S3, the first page of 1,000,000 keys"]
+        self.assertEqual([value for _, value, _ in found.figures], [None, "20.0 ms"])
         self.assertEqual(s3_client.percentile([3, 1, 2], 0.99), 3)
 
     def test_a_tree_has_so_many_keys(self):
