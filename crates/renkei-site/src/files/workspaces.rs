@@ -280,12 +280,15 @@ impl Files for AccountFiles {
         Ok(Box::new(AccountWatch { inner: Some(inner), account, authorised }))
     }
 
+    // What is only noted for the publication needs no thread of the account.
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
-        self.run(move |local| local.require(draft, condition))
+        self.begin()?;
+        self.local().require(draft, condition).map_err(|error| self.told(error))
     }
 
     fn describe(&self, draft: Handle, attributes: Vec<Xattr>) -> Result<(), Error> {
-        self.run(move |local| local.describe(draft, attributes))
+        self.begin()?;
+        self.local().describe(draft, attributes).map_err(|error| self.told(error))
     }
 
     fn descriptor(&self, handle: Handle) -> Option<OwnedFd> {
@@ -317,8 +320,8 @@ impl Watch for AccountWatch {
 
 impl Drop for AccountFiles {
     fn drop(&mut self) {
-        // Drafts that were not published are removed as the account.
-        let local = self.local.take();
+        // Drafts that were not published are removed as the account; nothing else needs its thread.
+        let Some(local) = self.local.take().filter(|local| local.open_count() > 0) else { return };
         let closed = self.account.run("close", move || {
             drop(local);
             Ok(())
