@@ -74,7 +74,7 @@ def worker(verb, address, bucket, folder, numbers, size, keys, begin, results):
     """Requests one after the other; their seconds go to `results`."""
     try:
         client, body, times = Client(address, keys), os.urandom(size), []
-        client.ask("GET", f"/{bucket}", "list-type=2&max-keys=1")
+        client.ask("HEAD", f"/{bucket}")
         begin.wait()
         for number in numbers:
             path = f"/{bucket}/{folder}/object-{number:06}"
