@@ -1,8 +1,8 @@
 //! Tables of the names in directories: read in one pass, without a look at the entries, and remembered for wide directories.
 //!
-//! A directory is read whole for each table. A table that may be remembered has all names, as far as [`TABLE_BYTES`] go, so
-//! that the next pages of a list read nothing; of other directories only the next names are taken, [`PART_BYTES`] of them.
-//! [`cache`] says which are remembered. Reading takes up to twice these bounds.
+//! A directory is read whole for each table. A table that may be remembered has all names, as far as 32 MiB go, so that the
+//! next pages of a list read nothing; of other directories only the next names are taken, 256 KiB of them. `cache` says which
+//! are remembered. Reading takes up to twice these bounds.
 
 mod cache;
 
