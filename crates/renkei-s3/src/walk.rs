@@ -127,7 +127,7 @@ impl Walk {
         let at_least = match behind.map(|rest| (rest, rest.find('/'))) {
             None | Some(("", _)) => Vec::new(),
             // The last key was in that directory, which may have more.
-            Some((rest, Some(slash))) => rest[..=slash].as_bytes().to_vec(),
+            Some((rest, Some(slash))) => rest.as_bytes()[..=slash].to_vec(),
             Some((rest, None)) => next_key(rest.as_bytes()),
         };
         let from = NamesFrom { at_least, prefix: prefix.as_bytes().to_vec() };

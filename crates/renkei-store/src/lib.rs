@@ -42,7 +42,6 @@ pub mod tree;
 
 use checksum::Checksums;
 use leases::LeaseTable;
-use names::DirVersion;
 use renkei_core::entry::{Entry, FileTime, Meta, Stamp};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::HolderId;
@@ -356,6 +355,19 @@ pub struct Replaced {
 
 /// The names in a directory, read lazily.
 pub type Listing = Box<dyn Iterator<Item = Result<Listed, Error>> + Send>;
+
+/// A directory with the names that it has had since its last change. After another change it is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirVersion {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub ino: u64,
+    /// Time of the last change of its names.
+    pub mtime: FileTime,
+    /// Time of the last change of its names or attributes.
+    pub ctime: FileTime,
+}
 
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

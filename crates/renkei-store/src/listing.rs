@@ -1,8 +1,7 @@
 //! The names in a local directory, read with getdents in batches, and what tells that they have not changed since.
 
 use super::errno::{self, Step, Subject};
-use super::names::DirVersion;
-use super::{Listed, TypeHint};
+use super::{DirVersion, Listed, TypeHint};
 use renkei_core::entry::FileTime;
 use renkei_core::error::Error;
 use rustix::fd::{BorrowedFd, OwnedFd};

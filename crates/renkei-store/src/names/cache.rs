@@ -5,7 +5,7 @@
 //! ([`Dir::version`](crate::Dir::version)): the next change could leave the same times. All tables are bounded in bytes; the
 //! one that was not used for longest goes first.
 
-use super::DirVersion;
+use crate::DirVersion;
 use renkei_core::name_table::{NameTable, NamesFrom};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

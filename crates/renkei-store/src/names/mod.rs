@@ -6,9 +6,9 @@
 
 mod cache;
 
-use super::{Detail, Dir, TypeHint};
+use super::{Detail, Dir, DirVersion, TypeHint};
 use cache::Cache;
-use renkei_core::entry::{EntryKind, FileTime};
+use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::name_table::{NameKind, NameTable, NameTableBuilder, NamesFrom};
 use std::sync::{Arc, LazyLock};
@@ -27,19 +27,6 @@ const CACHE_AGE: Duration = Duration::from_secs(60);
 
 /// The tables of the process.
 static CACHE: LazyLock<Cache> = LazyLock::new(|| Cache::new(CACHE_BYTES, LEAST_NAMES, CACHE_AGE));
-
-/// A directory with the names that it has had since its last change. After another change it is another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DirVersion {
-    /// Device number.
-    pub device: u64,
-    /// Inode number.
-    pub ino: u64,
-    /// Time of the last change of its names.
-    pub mtime: FileTime,
-    /// Time of the last change of its names or attributes.
-    pub ctime: FileTime,
-}
 
 /// The names in a directory from a place on, but for those that are hidden.
 ///

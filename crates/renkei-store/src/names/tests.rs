@@ -3,6 +3,7 @@
 use super::*;
 use crate::Store;
 use crate::local::{AccessMode, LocalStore};
+use renkei_core::entry::FileTime;
 use renkei_core::name_table::next_key;
 use std::collections::BTreeSet;
 use std::path::Path;

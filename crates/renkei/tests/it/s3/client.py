@@ -150,6 +150,14 @@ def lists():
     assert keys() == made
     assert keys(PaginationConfig={"PageSize": 7}, Prefix="wide") == [key for key in made if key.startswith("wide")]
     assert keys(StartAfter="wide/1490") == [key for key in made if key.encode() > b"wide/1490"]
+    page = s3.list_objects_v2(Bucket=bucket, MaxKeys=3)
+    # What comes and goes between two pages is seen at once.
+    s3.put_object(Bucket=bucket, Key="wide-2", Body=b"x")
+    s3.delete_object(Bucket=bucket, Key="wide.txt")
+    page = s3.list_objects_v2(Bucket=bucket, MaxKeys=2, ContinuationToken=page["NextContinuationToken"])
+    assert [one["Key"] for one in page["Contents"]] == ["wide-2", "wide/0000"], page["Contents"]
+    s3.delete_object(Bucket=bucket, Key="wide-2")
+    s3.put_object(Bucket=bucket, Key="wide.txt", Body=b"x")
     page = s3.list_objects_v2(Bucket=bucket, Delimiter="/")
     assert [one["Prefix"] for one in page["CommonPrefixes"]] == ["w/", "wide/", "ü/"], page["CommonPrefixes"]
     assert [one["Key"] for one in page["Contents"]] == ["a b+c", "wide-1", "wide.txt", "wide0"]
