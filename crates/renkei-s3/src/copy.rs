@@ -1,6 +1,5 @@
 //! CopyObject: a file is copied by the PoP, with its metadata and tags or new ones.
 
-use crate::body::BLOCK_BYTES;
 use crate::checksum::{Announced, Summed, Sums};
 use crate::error::{refused, s3_error};
 use crate::key::Key;
@@ -17,6 +16,9 @@ use s3s::dto::{
 };
 use s3s::{S3ErrorCode, S3Response, S3Result};
 use std::ops::Range;
+
+/// Bytes copied at a time.
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// The object that is copied, open.
 pub(crate) struct Source {
@@ -62,15 +64,16 @@ pub(crate) fn copy_range(
     range: Range<u64>,
     sums: &mut Sums,
 ) -> S3Result<u64> {
-    let (mut block, mut at) = (vec![0; BLOCK_BYTES], range.start);
+    let (mut block, mut at) = (Vec::new(), range.start);
     while at < range.end {
-        let bytes = usize::try_from(range.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-        let count = reader.read_at(&mut block[..bytes], at).map_err(s3_error)?;
+        block.resize(usize::try_from(range.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES), 0);
+        let count = reader.read_at(&mut block, at).map_err(s3_error)?;
         if count == 0 {
             return Err(refused(S3ErrorCode::OperationAborted, "the source was cut while it was copied"));
         }
-        writer.write_at(&block[..count], at - range.start).map_err(s3_error)?;
-        sums.update(&block[..count]);
+        block.truncate(count);
+        block = writer.write_block(block, at - range.start).map_err(s3_error)?;
+        sums.update(&block);
         at += count as u64;
     }
     Ok(at - range.start)

@@ -1,7 +1,7 @@
 //! The operations of S3 that the door has; s3s answers all others with `NotImplemented`.
 
 use crate::auth::{Secrets, Signed, is_form};
-use crate::body::{Incoming, Kept, Progress, receive, run};
+use crate::body::{Incoming, Kept, receive};
 use crate::bucket::{Domains, Labels};
 use crate::multipart::PartUpload;
 use crate::session::{Session, Signer};
@@ -11,6 +11,7 @@ use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::http::{Request, Response};
 use renkei_site::Site;
+use renkei_site::files::body::{Progress, run};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::dto::*;
 use s3s::service::S3ServiceBuilder;

@@ -27,5 +27,4 @@ mod walk;
 mod write;
 
 pub use auth::is_s3;
-pub use body::Progress;
 pub use door::serve;

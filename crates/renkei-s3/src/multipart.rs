@@ -1,6 +1,5 @@
 //! Uploads in parts: each part is durable when it is answered; the file is composed of them in one step.
 
-use crate::body::Sink;
 use crate::checksum::{Announced, Piece, Summed, Sums, combined, composite, md5_hex, trailer, values};
 use crate::copy::{copy_range, open_source};
 use crate::error::{refused, s3_error};
@@ -20,6 +19,7 @@ use renkei_core::path::RelPath;
 use renkei_core::wire::file::Item;
 use renkei_core::wire::uploads::MAX_PART;
 use renkei_mover::files::workspace::{Upload, Workspace, Writer};
+use renkei_site::files::body::Sink;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, Checksum, ChecksumAlgorithm, ChecksumType,
     CompleteMultipartUploadInput, CompleteMultipartUploadOutput, CompletedPart, CopyPartResult,
@@ -27,7 +27,7 @@ use s3s::dto::{
     ListMultipartUploadsOutput, ListPartsInput, ListPartsOutput, MultipartUpload, Part, Timestamp,
     UploadPartCopyInput, UploadPartCopyOutput, UploadPartInput, UploadPartOutput,
 };
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -253,11 +253,13 @@ impl PartUpload {
 }
 
 impl Sink for PartUpload {
-    fn write(mut self, block: &[u8]) -> S3Result<Self> {
-        self.writer.write_at(block, self.written).map_err(s3_error)?;
-        self.sums.update(block);
+    type Error = S3Error;
+
+    fn write(mut self, block: Vec<u8>) -> S3Result<(Self, Vec<u8>)> {
+        let block = self.writer.write_block(block, self.written).map_err(s3_error)?;
+        self.sums.update(&block);
         self.written += block.len() as u64;
-        Ok(self)
+        Ok((self, block))
     }
 }
 

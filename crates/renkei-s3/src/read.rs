@@ -1,20 +1,19 @@
 //! GetObject and HeadObject: one version of a file, whole or a range of it.
 
-use crate::body::{BLOCK_BYTES, NextBlock, Progress, streamed};
 use crate::error::{refused, s3_error};
 use crate::key::Key;
 use crate::metadata::{Object, find, modified};
 use crate::session::Session;
 use hyper::StatusCode;
-use hyper::body::Bytes;
 use renkei_core::identity::Need;
 use renkei_core::path::RelPath;
 use renkei_mover::files::workspace::{Reader, Workspace};
+use renkei_site::files::body::{Blocks, NextBlock, Progress, Streamed};
 use s3s::dto::{
     ETag, ETagCondition, GetObjectInput, GetObjectOutput, HeadObjectInput, HeadObjectOutput, Metadata,
-    Timestamp, TimestampFormat,
+    StreamingBlob, Timestamp, TimestampFormat,
 };
-use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
+use s3s::{Body, S3Error, S3ErrorCode, S3Response, S3Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,7 +82,8 @@ pub(crate) fn get(
     let content = range.clone().unwrap_or(0..object.size());
     output.content_length = Some(length(&content));
     output.content_range = range.map(|range| content_range(&range, object.size()));
-    output.body = Some(streamed(blocks(reader, content), progress));
+    let content = Streamed::new(blocks(reader, content), progress);
+    output.body = Some(StreamingBlob::from(Body::http_body_unsync(content)));
     Ok(S3Response::new(output))
 }
 
@@ -220,24 +220,13 @@ fn default_type(object: &Object) -> &'static str {
     if object.is_folder() { "application/x-directory" } else { "binary/octet-stream" }
 }
 
-/// The blocks of a range of a file.
+/// The blocks of a range of a file; a folder has none.
 fn blocks(reader: Option<Reader>, range: Range<u64>) -> NextBlock {
-    let mut at = range.start;
-    if let Some(reader) = reader.as_ref().filter(|reader| range.end - range.start == reader.size()) {
+    let Some(reader) = reader else { return Box::new(|| Ok(None)) };
+    if range.end - range.start == reader.size() {
         reader.expect_order();
     }
-    Box::new(move || {
-        let Some(reader) = reader.as_ref().filter(|_| at < range.end) else { return Ok(None) };
-        let bytes = usize::try_from(range.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-        let mut block = vec![0; bytes];
-        let count = reader.read_at(&mut block, at)?;
-        if count < bytes {
-            let (code, cause) = (renkei_core::error::Code::VersionReplaced, "it was cut while it was read");
-            return Err(renkei_core::error::Error::new(code, "read", &reader.item().entry.path, cause));
-        }
-        at += count as u64;
-        Ok(Some(Bytes::from(block)))
-    })
+    Blocks::new(reader).of(range)
 }
 
 #[cfg(test)]

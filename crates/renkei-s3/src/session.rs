@@ -1,6 +1,5 @@
 //! A client whose signature was verified, and the buckets that are open to it.
 
-use super::body::Progress;
 use crate::error::{refused, s3_error};
 use crate::key::Key;
 use renkei_core::error::{Code, Error};
@@ -10,6 +9,7 @@ use renkei_mover::files::workspace::Workspace;
 use renkei_site::Site;
 use renkei_site::access::Access;
 use renkei_site::evidence::Evidence;
+use renkei_site::files::body::Progress;
 use renkei_site::token::ShownS3Key;
 use s3s::{S3ErrorCode, S3Request, S3Result};
 use std::net::IpAddr;

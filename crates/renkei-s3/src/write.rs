@@ -1,7 +1,6 @@
 //! PutObject, and forms that are posted: nothing is seen of an object until all of it is durable and has the checksums that
 //! were announced.
 
-use crate::body::Sink;
 use crate::checksum::{Announced, Summed, Sums, trailer};
 use crate::error::{refused, s3_error};
 use crate::key::Key;
@@ -14,11 +13,12 @@ use renkei_core::identity::Need;
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Item, Precondition};
 use renkei_mover::files::workspace::{Create, Follow, Workspace, Writer, version};
+use renkei_site::files::body::Sink;
 use s3s::dto::{
     Checksum, ETag, ETagCondition, Metadata, ObjectCannedACL, PutObjectInput, PutObjectOutput, StorageClass,
     Timestamp, TimestampFormat,
 };
-use s3s::{S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 /// Permission bits of a directory that is new.
 const DIR_MODE: u32 = 0o755;
@@ -295,18 +295,20 @@ fn new_object(input: &mut PutObjectInput) -> NewObject {
 }
 
 impl Sink for PutUpload {
-    fn write(mut self, block: &[u8]) -> S3Result<Self> {
-        match &self.writer {
-            Some(writer) => writer.write_at(block, self.written).map_err(s3_error)?,
-            None if block.is_empty() => {}
+    type Error = S3Error;
+
+    fn write(mut self, block: Vec<u8>) -> S3Result<(Self, Vec<u8>)> {
+        let block = match &self.writer {
+            Some(writer) => writer.write_block(block, self.written).map_err(s3_error)?,
+            None if block.is_empty() => block,
             None => {
                 let message = "a key that ends with a slash is a folder, which has no content";
                 return Err(refused(S3ErrorCode::InvalidArgument, message));
             }
-        }
-        self.sums.update(block);
+        };
+        self.sums.update(&block);
         self.written += block.len() as u64;
-        Ok(self)
+        Ok((self, block))
     }
 }
 

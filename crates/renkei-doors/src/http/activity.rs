@@ -3,6 +3,7 @@
 
 use crate::admission::Slot;
 use renkei_core::error::Error;
+use renkei_site::files::body::{self, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
@@ -27,28 +28,6 @@ impl Activity {
         Activity(Arc::new(State { slot: Mutex::new(Some(slot)), ..State::default() }))
     }
 
-    /// Notes that a request was authenticated: the connection keeps its place for as long as it is used.
-    pub(crate) fn authenticated(&self) {
-        let mut place = self.0.slot.lock().expect("no thread panics with it");
-        *place = place.take().map(Slot::into_http_client);
-    }
-
-    /// Notes progress.
-    pub(crate) fn step(&self) {
-        self.0.steps.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes that an operation begins.
-    pub(crate) fn enter(&self) {
-        self.0.running.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes that an operation ended.
-    pub(crate) fn leave(&self) {
-        self.step();
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// The steps so far.
     pub(crate) fn steps(&self) -> u64 {
         self.0.steps.load(Ordering::Relaxed)
@@ -64,7 +43,7 @@ impl Activity {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.spawn(work).await.expect("a panic aborts the process")
+        body::run(self, work).await
     }
 
     /// Starts work on a thread that may block.
@@ -72,12 +51,27 @@ impl Activity {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let own = self.clone();
-        own.enter();
-        tokio::task::spawn_blocking(move || {
-            let done = work();
-            own.leave();
-            done
-        })
+        body::spawn(self, work)
+    }
+}
+
+impl Progress for Activity {
+    fn step(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self) {
+        self.0.running.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn leave(&self) {
+        self.step();
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The connection keeps its place for as long as it is used.
+    fn authenticated(&self) {
+        let mut place = self.0.slot.lock().expect("no thread panics with it");
+        *place = place.take().map(Slot::into_http_client);
     }
 }

@@ -6,8 +6,9 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use renkei_s3::{Progress, is_s3, serve};
+use renkei_s3::{is_s3, serve};
 use renkei_site::Site;
+use renkei_site::files::body::Progress;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,22 +28,4 @@ async fn answer(
     }
     let progress: Arc<dyn Progress> = Arc::new(activity);
     serve(site, address, progress, Request::from_parts(head, body)).await.map(Body::new)
-}
-
-impl Progress for Activity {
-    fn step(&self) {
-        Activity::step(self);
-    }
-
-    fn enter(&self) {
-        Activity::enter(self);
-    }
-
-    fn leave(&self) {
-        Activity::leave(self);
-    }
-
-    fn authenticated(&self) {
-        Activity::authenticated(self);
-    }
 }

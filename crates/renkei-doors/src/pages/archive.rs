@@ -8,7 +8,7 @@ use super::query::{Query, escaped};
 use super::tar::{self, Member};
 use super::{Shown, guarded};
 use crate::http::activity::Activity;
-use crate::webdav::body::{NextBlock, document, streamed};
+use crate::webdav::document::document;
 use crate::webdav::session::Session;
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
@@ -19,6 +19,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_core::path::{Place, RelPath};
 use renkei_mover::files::workspace::{Follow, Reader, Workspace};
+use renkei_site::files::body::{NextBlock, Progress, Streamed};
 
 /// Bytes of a block of the archive.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -60,7 +61,7 @@ pub(super) fn name_of(place: &Place) -> Vec<u8> {
 pub(super) fn response(blocks: NextBlock, name: &[u8], activity: Activity) -> Response {
     let disposition = format!("attachment; filename*=UTF-8''{}.tar", escaped(name));
     let headers = [(CONTENT_TYPE, "application/x-tar".to_owned()), (CONTENT_DISPOSITION, disposition)];
-    guarded((StatusCode::OK, headers, streamed(blocks, activity)).into_response())
+    guarded((StatusCode::OK, headers, Body::new(Streamed::new(blocks, activity))).into_response())
 }
 
 /// An archive that is being made.

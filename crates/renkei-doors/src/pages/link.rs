@@ -32,6 +32,7 @@ use renkei_core::units::counted;
 use renkei_mover::files::workspace::Follow;
 use renkei_net::identity::certificate::utc;
 use renkei_site::Site;
+use renkei_site::files::body::Progress;
 use renkei_site::links::{PREFIX, UsedLink};
 use std::pin::Pin;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use crate::http::activity::Activity;
 use axum::body::Bytes;
 use hyper::body::{Body, Frame};
 use renkei_core::error::{Code, Error};
+use renkei_site::files::body::Progress;
 use renkei_site::tpc::{Copy, Ends, Seen, Stage};
 use std::convert::Infallible;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Requests for macaroons, as dCache and XRootD answer them: POST of a place with the type `application/macaroon-request`.
 
-use super::body;
+use super::document::document;
 use super::multistatus::address;
 use super::request::Target;
 use super::session::Session;
@@ -33,7 +33,7 @@ pub(super) async fn answer(
     body: Body,
     activity: Activity,
 ) -> Result<Response, Error> {
-    let document = body::document(body, &activity).await?;
+    let document = document(body, &activity).await?;
     let issue = move || issue(&session, &target, &document);
     let answer = activity.run(issue).await?;
     Ok(([(CONTENT_TYPE, "application/json")], format!("{answer}\n")).into_response())

@@ -8,11 +8,11 @@
 //! Copies between this server and another one are in `tpc`.
 
 pub(crate) mod authentication;
-pub(crate) mod body;
 mod conditions;
 mod copy;
 mod dead_properties;
 mod digest;
+pub(crate) mod document;
 pub(crate) mod error;
 pub(crate) mod locks;
 mod macaroon_request;
@@ -37,10 +37,12 @@ use axum::extract::{Extension, Request, State};
 use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use document::document;
 pub(crate) use error::problem;
 use renkei_core::error::Error;
 use renkei_core::path::is_label;
 use renkei_site::Site;
+use renkei_site::files::body::Progress;
 use request::Target;
 use session::Session;
 use std::sync::Arc;
@@ -124,7 +126,7 @@ async fn with_document(
     body: Body,
     activity: Activity,
 ) -> Result<Response, Error> {
-    let document = body::document(body, &activity).await?;
+    let document = document(body, &activity).await?;
     let own = activity.clone();
     let work = move || match method.as_str() {
         "PROPFIND" => propfind::answer(&session, target, &document, own),

@@ -3,7 +3,6 @@
 //! A directory is read once, in the order of the file system, while the client takes the response: memory is used for one
 //! batch of entries. A whole tree in one response is refused.
 
-use super::body::{NextBlock, streamed};
 use super::dead_properties;
 use super::error::invalid;
 use super::multistatus::{BEGIN, END, href, status_line, unmet};
@@ -12,6 +11,7 @@ use super::request::{Depth, Target};
 use super::session::Session;
 use super::xml::{self, Element, XmlName};
 use crate::http::activity::Activity;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,7 @@ use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::Item;
 use renkei_mover::files::workspace::{Follow, Listing, Workspace};
 use renkei_site::Site;
+use renkei_site::files::body::{NextBlock, Streamed};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(super) fn answer(
         Depth::One => Need::Examine,
         Depth::Infinity => return Ok(unmet(StatusCode::FORBIDDEN, "propfind-finite-depth", None)),
     };
-    let body = streamed(responses(session, target, wanted, need)?, activity);
+    let body = Body::new(Streamed::new(responses(session, target, wanted, need)?, activity));
     Ok((StatusCode::MULTI_STATUS, [(CONTENT_TYPE, xml::TYPE)], body).into_response())
 }
 

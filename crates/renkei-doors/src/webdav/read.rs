@@ -1,26 +1,25 @@
-//! GET and HEAD of a file: one version, whole or ranges of it, read in blocks ahead of the client.
+//! GET and HEAD of a file: one version, whole or ranges of it.
 
-use super::body::{BlockPool, BlockSize, NextBlock, streamed};
 use super::digest::Wanted;
 use super::multistatus::empty;
 use super::request::{Freshness, Target, system_time, tag};
 use super::session::Session;
 use crate::http::activity::Activity;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use renkei_config::random::random_bytes;
-use renkei_core::error::{Code, Error};
+use renkei_core::error::Error;
 use renkei_core::identity::Need;
 use renkei_core::units::hex;
 use renkei_core::wire::file;
 use renkei_mover::files::workspace::Reader;
+use renkei_site::files::body::{Blocks, NextBlock, Streamed};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Instant;
 
 /// The media type of content.
 const TYPE: &str = "application/octet-stream";
@@ -88,7 +87,7 @@ fn answer(asked: ReadRequest, target: &Target, activity: Activity) -> Result<Res
         return Ok((status, headers).into_response());
     }
     reader.expect_order();
-    Ok((status, headers, streamed(content(reader, pieces), activity)).into_response())
+    Ok((status, headers, Body::new(Streamed::new(content(reader, pieces), activity))).into_response())
 }
 
 fn content_range(range: &Range<u64>, size: u64) -> String {
@@ -123,34 +122,19 @@ fn parts(ranges: &[Range<u64>], size: u64, boundary: &str) -> Vec<Piece> {
 
 /// The content of pieces.
 fn content(reader: Reader, pieces: Vec<Piece>) -> NextBlock {
-    let mut pieces = VecDeque::from(pieces);
-    let pool = BlockPool::default();
-    let mut size = BlockSize::new();
+    let (mut pieces, mut blocks) = (VecDeque::from(pieces), Blocks::new(reader));
     Box::new(move || {
-        size.on_block(Instant::now());
-        loop {
-            match pieces.pop_front() {
-                None => return Ok(None),
-                Some(Piece::Text(text)) => return Ok(Some(text.into())),
-                Some(Piece::Content(range)) if range.is_empty() => {}
-                Some(Piece::Content(range)) => {
-                    let end = range.end.min(range.start + size.bytes() as u64);
-                    pieces.push_front(Piece::Content(end..range.end));
-                    return block(&reader, range.start..end, &pool).map(Some);
+        while let Some(piece) = pieces.pop_front() {
+            match piece {
+                Piece::Text(text) => return Ok(Some(text.into())),
+                Piece::Content(mut range) => {
+                    if let Some(block) = blocks.next(&mut range)? {
+                        pieces.push_front(Piece::Content(range));
+                        return Ok(Some(block));
+                    }
                 }
             }
         }
-    })
-}
-
-/// Reads a block; a version never becomes shorter, so a short one is a defect of the file system.
-fn block(reader: &Reader, range: Range<u64>, pool: &BlockPool) -> Result<Bytes, Error> {
-    let bytes = (range.end - range.start) as usize;
-    pool.block(bytes, |block| match reader.read_at(block, range.start)? {
-        count if count == bytes => Ok(()),
-        count => {
-            let cause = format!("{count} bytes at {} in place of {bytes}", range.start);
-            Err(Error::new(Code::SourceChanged, "read", &reader.item().entry.path, cause))
-        }
+        Ok(None)
     })
 }

@@ -1,7 +1,7 @@
 //! PUT of a file: nothing is seen of it until all of it is durable and has the digests that were announced.
 
-use super::body::{BlockSize, next_data};
 use super::digest::Expected;
+use super::document::lost;
 use super::error::missing_parent;
 use super::locks::refusal;
 use super::multistatus::empty;
@@ -17,13 +17,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
 use renkei_core::lease::web_locks::Claim;
 use renkei_mover::files::workspace::{Create, Writer};
-use std::mem::replace;
-use std::time::Instant;
-
-const NO_PANIC: &str = "a panic aborts the process";
-
-/// An upload after a block, and the block's memory.
-type Written = Result<(Upload, Vec<u8>), Error>;
+use renkei_site::files::body::{Sink, receive};
 
 /// A file that is being written.
 struct Upload {
@@ -45,31 +39,12 @@ pub(super) async fn put(
     // The client that waits for `100 Continue` sends nothing before this.
     match activity.run(open).await {
         Ok(Ok(upload)) => {
-            let upload = receive(upload, body, &activity).await?;
+            let upload = receive(upload, body, &activity, lost).await?;
             activity.run(move || upload.publish()).await
         }
         Ok(Err(refused)) => Ok(refused),
         Err(error) => missing_parent(error),
     }
-}
-
-/// Writes the body: a block while the next one arrives.
-async fn receive(upload: Upload, mut body: Body, activity: &Activity) -> Result<Upload, Error> {
-    let begun: Written = Ok((upload, Vec::new()));
-    let mut writing = activity.spawn(|| begun);
-    let (mut block, mut size) = (Vec::new(), BlockSize::new());
-    while let Some(data) = next_data(&mut body).await? {
-        activity.step();
-        block.extend_from_slice(&data);
-        if block.len() >= size.bytes() {
-            size.on_block(Instant::now());
-            let (upload, free) = writing.await.expect(NO_PANIC)?;
-            let full = replace(&mut block, free);
-            writing = activity.spawn(move || upload.write(full));
-        }
-    }
-    let (upload, _) = writing.await.expect(NO_PANIC)?;
-    activity.run(move || upload.write(block)).await.map(|(upload, _)| upload)
 }
 
 impl Upload {
@@ -99,14 +74,6 @@ impl Upload {
         refusal(&self.session, &self.target, &[claim])
     }
 
-    fn write(mut self, block: Vec<u8>) -> Written {
-        let mut block = self.writer.write_block(block, self.written)?;
-        self.expected.update(&block);
-        self.written += block.len() as u64;
-        block.clear();
-        Ok((self, block))
-    }
-
     fn publish(self) -> Result<Response, Error> {
         if let Some(length) = self.target.length().filter(|length| *length != self.written) {
             let cause = format!("{} bytes arrived of {length}", self.written);
@@ -126,5 +93,16 @@ impl Upload {
         }
         response.headers_mut().extend(digest);
         Ok(response)
+    }
+}
+
+impl Sink for Upload {
+    type Error = Error;
+
+    fn write(mut self, block: Vec<u8>) -> Result<(Self, Vec<u8>), Error> {
+        let block = self.writer.write_block(block, self.written)?;
+        self.expected.update(&block);
+        self.written += block.len() as u64;
+        Ok((self, block))
     }
 }

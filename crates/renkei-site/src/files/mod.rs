@@ -1,8 +1,10 @@
 //! Operations on files and directories, each executed as the account of the principal.
 //!
 //! [`file_sessions`] serves clients that work on single files for longer; `remote_locks` asks the home for locks in a
-//! followed volume. `workspaces` are for doors, also on places of agents (`far_files`) and other sites. The operations themselves are in `renkei_store` and `renkei_mover::files`.
+//! followed volume. `workspaces` are for doors, also on places of agents (`far_files`) and other sites; `body` is their content
+//! as bodies of HTTP. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
+pub mod body;
 mod far_files;
 mod far_sessions;
 pub mod file_sessions;
