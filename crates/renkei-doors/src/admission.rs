@@ -206,6 +206,10 @@ impl Slot {
 
     /// Moves the connection to the table of authenticated HTTP clients.
     pub(super) fn into_http_client(self) -> Self {
+        // Each authenticated request comes here; the lock is that of all connections.
+        if self.table == Table::HttpClients {
+            return self;
+        }
         let now = self.all.now();
         self.all.lock().proved.note(self.machine, now);
         self.change(Table::HttpClients)

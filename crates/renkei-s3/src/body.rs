@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use hyper::body::{Bytes, Frame, SizeHint};
 use renkei_site::files::body::{self, Progress, Sink};
 use s3s::dto::StreamingBlob;
-use s3s::{Body, S3Error, S3ErrorCode, S3Result, StdError};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Result, StdError};
 use std::mem::{replace, take};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,15 @@ const MAX_KEPT_BYTES: usize = 64 << 20;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Bytes that came from a client and were not passed on yet.
-pub(crate) type Kept = Arc<AtomicUsize>;
+#[derive(Clone, Default)]
+pub(crate) struct Kept(Arc<AtomicUsize>);
+
+impl Kept {
+    /// That of a request.
+    pub(crate) fn of<T>(request: &S3Request<T>) -> Self {
+        request.extensions.get().cloned().unwrap_or_default()
+    }
+}
 
 /// The body that a client sends, with bounds on what is kept of it.
 pub(crate) struct Incoming<B> {
@@ -89,7 +97,7 @@ where
         let is_form = self.piece.is_some();
         let bounded = polled.and_then(|data| {
             let bytes = data.as_ref().map_or(0, Bytes::len);
-            match self.kept.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_KEPT_BYTES && !is_form {
+            match self.kept.0.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_KEPT_BYTES && !is_form {
                 true => Err("a chunk has at most 64 MiB".into()),
                 false => Ok(data),
             }
@@ -125,7 +133,7 @@ impl hyper::body::Body for Passed {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        self.kept.store(0, Ordering::Relaxed);
+        self.kept.0.store(0, Ordering::Relaxed);
         Poll::Ready(frame)
     }
 }

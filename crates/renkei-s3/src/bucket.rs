@@ -5,6 +5,7 @@ use crate::error::refused;
 use crate::list::owner;
 use crate::session::Session;
 use renkei_core::path::is_label;
+use renkei_site::Site;
 use s3s::dto::{
     Bucket, CreateBucketInput, CreateBucketOutput, DeleteBucketInput, DeleteBucketOutput,
     GetBucketLocationInput, GetBucketLocationOutput, GetBucketVersioningInput, GetBucketVersioningOutput,
@@ -13,6 +14,7 @@ use s3s::dto::{
 use s3s::host::{S3Host, VirtualHost};
 use s3s::validation::NameValidation;
 use s3s::{S3ErrorCode, S3Response, S3Result};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 /// The region that all signatures may name another of.
@@ -88,17 +90,22 @@ pub(crate) fn delete(
 }
 
 /// The names of the PoP below which buckets are hosts.
-pub(crate) struct Domains(pub(crate) Vec<String>);
+pub(crate) struct Domains(pub(crate) Arc<Site>);
 
 impl S3Host for Domains {
     fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        let bucket = |domain: &String| name.strip_suffix(domain.as_str())?.strip_suffix('.');
-        Ok(match self.0.iter().find_map(bucket) {
-            Some(bucket) => VirtualHost::new(host).with_bucket(bucket.to_ascii_lowercase()),
+        Ok(match bucket_of(host, &self.0.last_snapshot().config.s3.domains) {
+            Some(bucket) => VirtualHost::new(host).with_bucket(bucket),
             None => VirtualHost::new(host),
         })
     }
+}
+
+/// The bucket that a host names below a domain.
+fn bucket_of(host: &str, domains: &[String]) -> Option<String> {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let bucket = |domain: &String| name.strip_suffix(domain.as_str())?.strip_suffix('.');
+    domains.iter().find_map(bucket).map(str::to_ascii_lowercase)
 }
 
 /// The names of buckets are those of storages and volumes.
@@ -116,8 +123,8 @@ mod tests {
 
     #[test]
     fn buckets_are_hosts_below_configured_names_alone() {
-        let domains = Domains(vec!["s3.kek.jp".into()]);
-        let bucket = |host: &str| domains.parse_host_header(host).unwrap().bucket().map(str::to_owned);
+        let domains = ["s3.kek.jp".to_owned()];
+        let bucket = |host: &str| bucket_of(host, &domains);
         assert_eq!(bucket("data.s3.kek.jp:7512").as_deref(), Some("data"));
         for path_style in ["s3.kek.jp", "s3.kek.jp:7512", "pop.kek.jp:7512", "datas3.kek.jp", "localhost"] {
             assert_eq!(bucket(path_style), None, "{path_style}");

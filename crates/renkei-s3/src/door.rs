@@ -14,10 +14,10 @@ use renkei_site::Site;
 use renkei_site::files::body::{Progress, run};
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::dto::*;
-use s3s::service::S3ServiceBuilder;
+use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{Body, HttpError, S3, S3Request, S3Response, S3Result, StdError};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tokio::sync::Semaphore;
 
 /// Largest document in a request: 10,000 parts with checksums have some 3 MB.
@@ -29,49 +29,55 @@ static FORMS: Semaphore = Semaphore::const_new(8);
 /// Largest fields of a form.
 const MAX_FIELD_BYTES: usize = 64 << 10;
 
-/// The door for one client.
-struct Door {
-    site: Arc<Site>,
-    address: IpAddr,
+/// The limits of what s3s reads into memory.
+static LIMITS: LazyLock<Arc<StaticConfigProvider>> =
+    LazyLock::new(|| Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
+
+/// The door for the requests of one connection.
+#[derive(Clone)]
+pub struct Door {
+    service: S3Service,
     progress: Arc<dyn Progress>,
-    kept: Kept,
 }
 
-/// Answers a request of S3.
-pub async fn serve<B>(
-    site: Arc<Site>,
-    address: IpAddr,
-    progress: Arc<dyn Progress>,
-    request: Request<B>,
-) -> Response<Body>
-where
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
-    StdError: From<B::Error>,
-{
-    let is_form = is_form(request.method(), request.headers());
-    let form = is_form.then(|| FORMS.try_acquire());
-    if matches!(form, Some(Err(_))) {
-        let mut busy = Response::new(Body::empty());
-        *busy.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        return busy;
+impl Door {
+    /// The door for a client at an address.
+    pub fn new(site: Arc<Site>, address: IpAddr, progress: Arc<dyn Progress>) -> Self {
+        let operations = Operations { site: site.clone(), address, progress: progress.clone() };
+        let mut service = S3ServiceBuilder::new(operations);
+        service.set_host(Domains(site.clone()));
+        service.set_auth(Secrets(site));
+        service.set_access(Signed);
+        service.set_validation(Labels);
+        service.set_config(LIMITS.clone());
+        Door { service: service.build(), progress }
     }
-    let kept = Kept::default();
-    let request = request.map(|body| Incoming::new(body, is_form, &progress, &kept));
-    let mut service = S3ServiceBuilder::new(Door { site: site.clone(), address, progress, kept });
-    service.set_host(Domains(site.last_snapshot().config.s3.domains.clone()));
-    service.set_auth(Secrets(site));
-    service.set_access(Signed);
-    service.set_validation(Labels);
-    service.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-    match service.build().call(request.map(of_s3s)).await {
-        Ok(response) => response,
-        Err(error) => {
-            tracing::warn!(error = %<HttpError as Into<StdError>>::into(error), "an S3 request was not answered");
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-            response
+
+    /// Answers a request of S3.
+    pub async fn answer<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        StdError: From<B::Error>,
+    {
+        let is_form = is_form(request.method(), request.headers());
+        let form = is_form.then(|| FORMS.try_acquire());
+        if matches!(form, Some(Err(_))) {
+            return empty(StatusCode::SERVICE_UNAVAILABLE);
         }
+        let kept = Kept::default();
+        let mut request = request.map(|body| of_s3s(Incoming::new(body, is_form, &self.progress, &kept)));
+        request.extensions_mut().insert(kept);
+        self.service.call(request).await.unwrap_or_else(|error| {
+            tracing::warn!(error = %<HttpError as Into<StdError>>::into(error), "an S3 request was not answered");
+            empty(StatusCode::INTERNAL_SERVER_ERROR)
+        })
     }
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
 }
 
 fn of_s3s(body: impl hyper::body::Body<Data = Bytes, Error = StdError> + Send + 'static) -> Body {
@@ -88,7 +94,14 @@ fn limits() -> S3Config {
     limits
 }
 
-impl Door {
+/// The operations, for one client.
+struct Operations {
+    site: Arc<Site>,
+    address: IpAddr,
+    progress: Arc<dyn Progress>,
+}
+
+impl Operations {
     /// Does the work of a request on a thread that may block, in the session of its signer.
     async fn work<I: Send + 'static, O: Send + 'static>(
         &self,
@@ -102,7 +115,7 @@ impl Door {
 }
 
 #[async_trait::async_trait]
-impl S3 for Door {
+impl S3 for Operations {
     async fn list_buckets(
         &self,
         request: S3Request<ListBucketsInput>,
@@ -176,12 +189,12 @@ impl S3 for Door {
         mut request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let (site, signer) = (self.site.clone(), Signer::of(&request, self.address)?);
-        let body = request.input.body.take();
+        let (body, kept) = (request.input.body.take(), Kept::of(&request));
         // The client that waits for `100 Continue` sends nothing before this.
         let progress = self.progress.clone();
         let begin = move || PutUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
-        let upload = receive(upload, body, &self.progress, &self.kept).await?;
+        let upload = receive(upload, body, &self.progress, &kept).await?;
         run(&self.progress, move || upload.publish()).await
     }
 
@@ -218,11 +231,11 @@ impl S3 for Door {
         mut request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let (site, signer) = (self.site.clone(), Signer::of(&request, self.address)?);
-        let body = request.input.body.take();
+        let (body, kept) = (request.input.body.take(), Kept::of(&request));
         let progress = self.progress.clone();
         let begin = move || PartUpload::begin(&Session::open(site, signer, &*progress)?, request);
         let upload = run(&self.progress, begin).await?;
-        let upload = receive(upload, body, &self.progress, &self.kept).await?;
+        let upload = receive(upload, body, &self.progress, &kept).await?;
         run(&self.progress, move || upload.publish()).await
     }
 

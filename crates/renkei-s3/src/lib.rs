@@ -27,4 +27,4 @@ mod walk;
 mod write;
 
 pub use auth::is_s3;
-pub use door::serve;
+pub use door::Door;

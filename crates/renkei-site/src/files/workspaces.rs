@@ -198,11 +198,20 @@ struct AccountFiles {
 }
 
 impl AccountFiles {
+    /// Checks, counts and executes work as the account.
     fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.begin()?;
+        self.execute(work)
+    }
+
+    /// Executes work as the account, once it was checked.
+    fn execute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LocalFiles) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let local = self.local().clone();
         let done = self.account.run("files", move || work(&local));
         done.map_err(|error| self.told(error))
@@ -226,12 +235,12 @@ impl AccountFiles {
 
 impl Files for AccountFiles {
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
-        self.authorised.check()?;
+        self.begin()?;
         self.authorised.audit(&op, Some(&self.account.name));
         Counters::add(&self.context.counters.file_bytes_total, content.len() as u64);
         // The thread of the account outlives no call, but that cannot be told to the compiler.
         let content = content.to_vec();
-        self.run(move |local| local.operate(op, &content))
+        self.execute(move |local| local.operate(op, &content))
     }
 
     fn write_block(&self, draft: Handle, offset: u64, block: Vec<u8>) -> Result<(Answer, Vec<u8>), Error> {
@@ -243,16 +252,15 @@ impl Files for AccountFiles {
     }
 
     fn read(&self, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
-        self.authorised.check()?;
+        self.begin()?;
         // The account has opened the file; to read it, its thread is not needed.
         if let Some(read) = self.local().read_plain(handle, offset, buf) {
-            self.begin()?;
             let count = read.map_err(|error| self.told(error))?;
             Counters::add(&self.context.counters.file_bytes_total, count as u64);
             return Ok(count);
         }
         let bytes = buf.len();
-        let read = self.run(move |local| {
+        let read = self.execute(move |local| {
             let mut read = vec![0; bytes];
             let count = local.read(handle, offset, &mut read)?;
             read.truncate(count);
@@ -536,6 +544,11 @@ mod tests {
         let (site, access) = pop(dir.path());
         let workspace = site.files(&access, &place(""), Need::Write).unwrap();
         let writer = workspace.create(&RelPath::parse(b"x").unwrap(), Create::default()).unwrap();
+        std::fs::write(dir.path().join("data/y"), "y").unwrap();
+        let reader = workspace.open(&RelPath::parse(b"y").unwrap()).unwrap();
+        let operations = || site.context.counters.file_operations_total.load(Ordering::Relaxed);
+        let before = operations();
+        assert_eq!((reader.read_at(&mut [0; 9], 0).unwrap(), operations() - before), (1, 2));
         std::fs::write(site.home().map_file(), "bob@kek root\n").unwrap();
         site.context.read_again();
         site.judge(&site.last_snapshot());
@@ -544,6 +557,7 @@ mod tests {
         let ended = workspace.list(&RelPath::root(), Follow::Yes, ListFrom::default()).unwrap_err();
         assert_eq!(ended.code, Code::NotMapped);
         assert_eq!(writer.write_at(b"late", 0).unwrap_err().code, Code::NotMapped);
+        assert_eq!(reader.read_at(&mut [0; 1], 0).unwrap_err().code, Code::NotMapped);
         assert_eq!(site.files(&access, &place(""), Need::Read).map(drop).unwrap_err().code, Code::NotMapped);
     }
 
