@@ -6,9 +6,8 @@ use crate::key::Key;
 use crate::metadata::{Facts, Object, find, modified};
 use crate::read::{Conditions, as_missing, refuse_version};
 use crate::session::Session;
-use crate::write::{Content, NewObject, create, encoding, http_date, publish, refuse_extras};
+use crate::write::{Content, WriteConditions, create, new_object, publish, refuse_extras};
 use renkei_core::identity::Need;
-use renkei_core::wire::file::Precondition;
 use renkei_mover::files::workspace::{Reader, Writer};
 use s3s::dto::{
     ChecksumAlgorithm, CopyObjectInput, CopyObjectOutput, CopyObjectResult, CopySource, ETag,
@@ -80,7 +79,11 @@ pub(crate) fn copy_range(
 }
 
 /// Answers CopyObject.
-pub(crate) fn answer(session: &Session, input: CopyObjectInput) -> S3Result<S3Response<CopyObjectOutput>> {
+pub(crate) fn answer(
+    session: &Session,
+    mut input: CopyObjectInput,
+    destination: &WriteConditions,
+) -> S3Result<S3Response<CopyObjectOutput>> {
     refuse_extras(
         input.storage_class.as_ref(),
         input.acl.as_ref(),
@@ -108,15 +111,17 @@ pub(crate) fn answer(session: &Session, input: CopyObjectInput) -> S3Result<S3Re
         let message = "folders are made with PutObject, and not copied";
         return Err(refused(S3ErrorCode::InvalidArgument, message));
     }
-    let (facts, tags) = described(&source.object, &input, is_replaced)?;
+    let (facts, tags) = described(&source.object, &mut input, is_replaced)?;
     let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
-    let writer = create(&files, &path, Precondition::None).map_err(s3_error)?;
+    let condition = destination.judge(&files, &path)?;
+    let (writer, mut parents) = create(&files, &path, &key, condition).map_err(s3_error)?;
     let mut sums = Sums::new(Announced { algorithm, ..Announced::default() })?;
     source.reader.expect_order();
     let size = copy_range(&source.reader, &writer, 0..source.reader.size(), &mut sums)?;
     let Summed { md5, checksum } = sums.finish()?;
     let content = Content { facts, tags: &tags, size, etag: md5.clone(), checksum: &checksum };
     let item = publish(&files, &path, writer, content)?;
+    parents.keep();
     let result = CopyObjectResult {
         checksum_crc32: checksum.checksum_crc32,
         checksum_crc32c: checksum.checksum_crc32c,
@@ -141,20 +146,8 @@ fn algorithm_of(object: &Object) -> Option<ChecksumAlgorithm> {
 }
 
 /// The facts and tags of the copy: those of the source, or new ones.
-fn described(source: &Object, input: &CopyObjectInput, is_replaced: bool) -> S3Result<(Facts, String)> {
-    let new = NewObject {
-        headers: vec![
-            ("content-type", input.content_type.clone()),
-            ("cache-control", input.cache_control.clone()),
-            ("content-disposition", input.content_disposition.clone()),
-            ("content-encoding", encoding(input.content_encoding.clone())),
-            ("content-language", input.content_language.clone()),
-            ("expires", http_date(input.expires.clone())),
-        ],
-        metadata: input.metadata.clone(),
-        tagging: input.tagging.clone(),
-    };
-    let (facts, tags) = new.facts()?;
+fn described(source: &Object, input: &mut CopyObjectInput, is_replaced: bool) -> S3Result<(Facts, String)> {
+    let (facts, tags) = new_object!(input).facts()?;
     let facts = if is_replaced { facts } else { source.facts.clone() };
     let has_new_tags = is(input.tagging_directive.as_ref().map(TaggingDirective::as_str));
     Ok((facts, if has_new_tags { tags } else { source.tags.clone() }))

@@ -1,15 +1,15 @@
-//! DeleteObject and DeleteObjects. A directory that was made on the way to a key goes with the last one in it; folders that
-//! clients or people made stay.
+//! DeleteObject and DeleteObjects. Directories that were made on the way to a key go with the last one in them (`implied`).
 
 use crate::error::{refused, s3_error};
+use crate::implied::Parents;
 use crate::key::Key;
-use crate::metadata::{IMPLIED, Object};
-use crate::read::refuse_version;
+use crate::metadata::Object;
+use crate::read::{meets, refuse_version};
 use crate::session::Session;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
-use renkei_core::path::{Place, RelPath};
+use renkei_core::path::RelPath;
 use renkei_mover::files::workspace::{Follow, Workspace};
 use s3s::dto::{
     DeleteObjectInput, DeleteObjectOutput, DeleteObjectsInput, DeleteObjectsOutput, DeletedObject,
@@ -89,7 +89,7 @@ fn remove(session: &Session, bucket: &str, key: &str, condition: Option<&ETagCon
     };
     match removed {
         Ok(()) => {
-            remove_implied(&files, &path, &place, &root);
+            drop(Parents::new(&files, &path, &key));
             Ok(())
         }
         // A folder with keys in it has none of its own any more.
@@ -106,21 +106,8 @@ fn kind(files: &Workspace, path: &RelPath) -> Result<EntryKind, Error> {
 
 fn expect(files: &Workspace, path: &RelPath, condition: &ETagCondition) -> S3Result<()> {
     let object = Object::find(files, path).map_err(s3_error)?;
-    match condition.is_any() || condition.as_etag().is_some_and(|tag| tag.value() == object.etag().value()) {
+    match meets(condition, &object.etag()) {
         true => Ok(()),
         false => Err(refused(S3ErrorCode::PreconditionFailed, "the object is another version")),
-    }
-}
-
-/// Removes directories that are empty now and were made on the way to a key, up to the bucket.
-fn remove_implied(files: &Workspace, path: &RelPath, place: &Place, root: &Place) {
-    let (mut path, mut place) = (path.parent(), place.path.parent());
-    while let (Some(dir), Some(at)) = (path.filter(|dir| !dir.is_root()), place.filter(|at| *at != root.path))
-    {
-        let is_implied = files.xattr(&dir, IMPLIED).is_ok_and(|mark| mark.is_some());
-        if !is_implied || files.rmdir(&dir).is_err() {
-            return;
-        }
-        (path, place) = (dir.parent(), at.parent());
     }
 }

@@ -5,7 +5,7 @@ use crate::body::{Incoming, Kept, receive};
 use crate::bucket::{Domains, Labels};
 use crate::multipart::PartUpload;
 use crate::session::{Session, Signer};
-use crate::write::PutUpload;
+use crate::write::{PutUpload, WriteConditions};
 use crate::{bucket, copy, delete, list, multipart, read, tagging};
 use hyper::StatusCode;
 use hyper::body::Bytes;
@@ -202,7 +202,8 @@ impl S3 for Operations {
         &self,
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
-        self.work(request, copy::answer).await
+        let conditions = WriteConditions::of(&request.headers)?;
+        self.work(request, move |session, input| copy::answer(session, input, &conditions)).await
     }
 
     async fn delete_object(

@@ -15,6 +15,7 @@ mod copy;
 mod delete;
 mod door;
 mod error;
+mod implied;
 mod key;
 mod list;
 mod metadata;

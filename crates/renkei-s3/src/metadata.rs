@@ -19,8 +19,6 @@ use std::time::{Duration, UNIX_EPOCH};
 pub(crate) const OBJECT: &[u8] = b"user.s3.object";
 /// The attribute with its tags, in the form of a query.
 pub(crate) const TAGS: &[u8] = b"user.s3.tags";
-/// The mark of a directory that was made on the way to a key, and goes with the last one in it.
-pub(crate) const IMPLIED: &[u8] = b"user.s3.implied";
 /// Most bytes of user metadata, as at AWS.
 pub(crate) const MAX_METADATA_BYTES: usize = 2048;
 /// The ETag of a folder: the MD5 of nothing.

@@ -3,22 +3,22 @@
 use crate::checksum::{Announced, Piece, Summed, Sums, combined, composite, md5_hex, trailer, values};
 use crate::copy::{copy_range, open_source};
 use crate::error::{refused, s3_error};
+use crate::implied::Parents;
 use crate::key::Key;
 use crate::list::owner;
 use crate::metadata::{modified, now};
 use crate::read::Conditions;
 use crate::session::Session;
 use crate::upload_state::{UploadHead, UploadState, UploadedPart, unix_now};
-use crate::write::{NewObject, condition, encoding, expect_kept, http_date, refuse_extras, with_parents};
+use crate::write::{WriteConditions, expect_kept, new_object, refuse_extras};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use renkei_core::entry::FileTime;
 use renkei_core::error::Code;
 use renkei_core::identity::Need;
-use renkei_core::path::RelPath;
 use renkei_core::wire::file::Item;
 use renkei_core::wire::uploads::MAX_PART;
-use renkei_mover::files::workspace::{Upload, Workspace, Writer};
+use renkei_mover::files::workspace::{Upload, Writer};
 use renkei_site::files::body::Sink;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, Checksum, ChecksumAlgorithm, ChecksumType,
@@ -77,9 +77,10 @@ pub(crate) fn begin(
         return Err(refused(S3ErrorCode::InvalidArgument, "a key that ends with a slash is a folder"));
     }
     let (checksum, is_full) = sums_of(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
-    let (facts, tags) = new_object(&mut input).facts()?;
+    let (facts, tags) = new_object!(input).facts()?;
     let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
-    let upload = with_parents(&files, &path, || files.create_upload(&path)).map_err(s3_error)?;
+    let mut parents = Parents::new(&files, &path, &key);
+    let upload = parents.with(|| files.create_upload(&path)).map_err(s3_error)?;
     let head = UploadHead {
         version: 1,
         owner: session.access.principal.to_string(),
@@ -92,7 +93,9 @@ pub(crate) fn begin(
         checksum,
         is_full,
     };
-    let id = UploadState::begin(&folder(session), &head)?;
+    let (id, forgotten) = UploadState::begin(&folder(session), &head)?;
+    parents.keep();
+    forgotten.iter().for_each(|head| drop(parents_of(session, head)));
     let kind = if is_full { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
     Ok(S3Response::new(CreateMultipartUploadOutput {
         bucket: Some(input.bucket),
@@ -104,19 +107,11 @@ pub(crate) fn begin(
     }))
 }
 
-fn new_object(input: &mut CreateMultipartUploadInput) -> NewObject {
-    NewObject {
-        headers: vec![
-            ("content-type", input.content_type.take()),
-            ("cache-control", input.cache_control.take()),
-            ("content-disposition", input.content_disposition.take()),
-            ("content-encoding", encoding(input.content_encoding.take())),
-            ("content-language", input.content_language.take()),
-            ("expires", http_date(input.expires.take())),
-        ],
-        metadata: input.metadata.take(),
-        tagging: input.tagging.take(),
-    }
+/// The directories on the way to the key of an upload.
+fn parents_of(session: &Session, head: &UploadHead) -> S3Result<Parents> {
+    let key = Key::parse(&head.key)?;
+    let (files, path) = session.files(&head.bucket, &key, Need::Write)?;
+    Ok(Parents::new(&files, &path, &key))
 }
 
 /// The checksum of an upload's parts, and whether that of the whole is made of them; without one, CRC-64/NVME.
@@ -141,17 +136,21 @@ fn sums_of(algorithm: Option<&ChecksumAlgorithm>, kind: Option<&ChecksumType>) -
 struct Ongoing {
     state: UploadState,
     upload: Upload,
-    files: Workspace,
-    path: RelPath,
+    /// They are kept as long as the upload goes on.
+    parents: Parents,
 }
 
 impl Ongoing {
     fn find(session: &Session, bucket: &str, key: &str, id: &str) -> S3Result<Self> {
         let owner = session.access.principal.to_string();
         let state = UploadState::find(&folder(session), id, &owner, bucket, key)?;
-        let (files, path) = session.files(bucket, &Key::parse(key)?, Need::Write)?;
-        let upload = files.upload(&path, state.head.upload).map_err(s3_error)?;
-        Ok(Ongoing { state, upload, files, path })
+        let key = Key::parse(key)?;
+        let (files, path) = session.files(bucket, &key, Need::Write)?;
+        let mut parents = Parents::new(&files, &path, &key);
+        // They may have gone with the last key in them meanwhile.
+        let upload = parents.with(|| files.upload(&path, state.head.upload)).map_err(s3_error)?;
+        parents.keep();
+        Ok(Ongoing { state, upload, parents })
     }
 
     fn begin_part(&self, number: i32) -> S3Result<(u32, Writer)> {
@@ -159,9 +158,8 @@ impl Ongoing {
         let number = number.ok_or_else(|| {
             refused(S3ErrorCode::InvalidArgument, format!("parts are numbered from 1 to {MAX_PART}"))
         })?;
-        // Its folder may have gone with the last key in it meanwhile.
         let begin = || self.upload.put_part(number, None);
-        Ok((number, with_parents(&self.files, &self.path, begin).map_err(over)?))
+        Ok((number, self.parents.with(begin).map_err(over)?))
     }
 
     fn algorithm(&self) -> ChecksumAlgorithm {
@@ -317,12 +315,13 @@ pub(crate) fn abort(
     session: &Session,
     input: &AbortMultipartUploadInput,
 ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-    let ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let mut ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     match ongoing.upload.abandon() {
         // Its parts went with their week.
         Err(error) if error.code != Code::NotOpen => return Err(s3_error(error)),
         _ => ongoing.state.forget(),
     }
+    ongoing.parents.give_up();
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
@@ -426,7 +425,9 @@ pub(crate) fn complete(
     let size: u64 = parts.iter().map(|part| part.size).sum();
     expect_whole(&input, &checksum, size)?;
     let (files, path) = session.files(&input.bucket, &Key::parse(&input.key)?, Need::Write)?;
-    let condition = condition(&files, &path, input.if_match.as_ref(), input.if_none_match.as_ref())?;
+    let conditions =
+        WriteConditions { if_match: input.if_match.take(), if_none_match: input.if_none_match.take() };
+    let condition = conditions.judge(&files, &path)?;
     let mtime: FileTime = now();
     let facts = state.head.facts.clone().of(size, mtime, etag.clone(), &checksum);
     let numbers: Vec<u32> = parts.iter().map(|part| part.number).collect();

@@ -46,7 +46,8 @@ impl Conditions {
     }
 }
 
-fn meets(condition: &ETagCondition, etag: &ETag) -> bool {
+/// Whether an ETag meets a condition.
+pub(crate) fn meets(condition: &ETagCondition, etag: &ETag) -> bool {
     condition.is_any() || condition.as_etag().is_some_and(|wanted| wanted.value() == etag.value())
 }
 

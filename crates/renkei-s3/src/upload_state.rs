@@ -14,7 +14,7 @@ use renkei_core::wire::uploads::UploadId;
 use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -74,13 +74,13 @@ pub(crate) struct UploadState {
 }
 
 impl UploadState {
-    /// Stores a new upload; gives its id.
+    /// Stores a new upload; gives its id, and what was stored of those that are over since long.
     ///
     /// # Errors
     /// Those of the file.
-    pub(crate) fn begin(folder: &Path, head: &UploadHead) -> S3Result<String> {
+    pub(crate) fn begin(folder: &Path, head: &UploadHead) -> S3Result<(String, Vec<UploadHead>)> {
         make_private_dir(folder).map_err(s3_error)?;
-        sweep(folder);
+        let forgotten = sweep(folder);
         let id = hex(&random_bytes::<16>().map_err(s3_error)?);
         let path = folder.join(&id);
         let mut options = OpenOptions::new();
@@ -88,7 +88,7 @@ impl UploadState {
         let mut file = opened.map_err(|error| failed(&path, &error))?;
         append(&mut file, &path, head)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(folder, &error))?;
-        Ok(id)
+        Ok((id, forgotten))
     }
 
     /// The upload with an id, of its owner.
@@ -170,15 +170,18 @@ fn read(path: &Path) -> Option<UploadState> {
 }
 
 /// Removes the states of uploads whose parts are gone.
-fn sweep(folder: &Path) {
-    let Ok(names) = std::fs::read_dir(folder) else { return };
-    for name in names.flatten() {
-        let age =
-            name.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
-        if age.is_some_and(|age| age > KEPT_FOR) {
-            let _ = std::fs::remove_file(name.path());
-        }
+fn sweep(folder: &Path) -> Vec<UploadHead> {
+    let Ok(names) = std::fs::read_dir(folder) else { return Vec::new() };
+    let is_over = |name: &DirEntry| {
+        let age = name.metadata().and_then(|found| found.modified()).ok()?.elapsed().ok()?;
+        Some(age > KEPT_FOR)
+    };
+    let mut forgotten = Vec::new();
+    for name in names.flatten().filter(|name| is_over(name).unwrap_or_default()) {
+        forgotten.extend(read(&name.path()).map(|state| state.head));
+        let _ = std::fs::remove_file(name.path());
     }
+    forgotten
 }
 
 /// Seconds since 1970.
@@ -205,7 +208,7 @@ mod tests {
             checksum: "crc32".into(),
             is_full: false,
         };
-        let id = UploadState::begin(dir.path(), &head).unwrap();
+        let (id, _) = UploadState::begin(dir.path(), &head).unwrap();
         let find = |owner: &str, key: &str| UploadState::find(dir.path(), &id, owner, "data", key);
         let state = find("alice@kek", "a/b").unwrap();
         let part = |md5: &str| UploadedPart {
@@ -231,7 +234,14 @@ mod tests {
         }
         assert!(UploadState::find(dir.path(), "../../x", "alice@kek", "data", "a/b").is_err());
         assert_eq!(UploadState::all(dir.path(), "alice@kek", "data").unwrap().len(), 1);
-        again.forget();
+        let long_ago = SystemTime::now() - KEPT_FOR - Duration::from_secs(60);
+        File::options().append(true).open(&again.path).unwrap().set_modified(long_ago).unwrap();
+        let other = UploadHead { key: "other".into(), ..head.clone() };
+        let (id_of_other, forgotten) = UploadState::begin(dir.path(), &other).unwrap();
+        assert_eq!(forgotten, [head]);
         assert!(find("alice@kek", "a/b").is_err());
+        let other = UploadState::find(dir.path(), &id_of_other, "alice@kek", "data", "other").unwrap();
+        other.forget();
+        assert!(UploadState::all(dir.path(), "alice@kek", "data").unwrap().is_empty());
     }
 }

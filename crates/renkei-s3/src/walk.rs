@@ -3,9 +3,10 @@
 //! A walk begins behind a key with one table of names for each directory on the way there, and reads on where a table has not
 //! all names; it looks at no entry but symbolic links. A page is a walk of its own, so that each sees the present names; tables
 //! of wide directories are remembered as long as these do not change (`renkei_store::names`). A directory without anything in
-//! it is a key of its own, `name/`. Symbolic links are the files that they lead to; links to directories, special files and
+//! it is a key of its own, `name/`, unless it was made on the way to a key (`implied`). Symbolic links are the files that they lead to; links to directories, special files and
 //! names that are not UTF-8 are no keys. A directory that the account may not read is passed over.
 
+use crate::implied::is_implied;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::name_table::{NameTable, NamesFrom, next_key};
@@ -109,7 +110,7 @@ impl Walk {
         }
         let frame = walk.open(dir, above)?;
         if !frame.key.is_empty() && walk.is_wanted(&frame.key) && !walk.has_any(&frame)? {
-            walk.folder = Some(Found::Key { key: frame.key, path: frame.dir });
+            walk.folder = walk.empty_folder(frame);
         } else {
             walk.frames.push(frame);
         }
@@ -233,8 +234,13 @@ impl Walk {
             self.frames.push(frame);
             return Ok(None);
         }
-        let is_wanted = self.is_wanted(&frame.key);
-        Ok(is_wanted.then_some(Found::Key { key: frame.key, path: frame.dir }))
+        Ok(self.empty_folder(frame))
+    }
+
+    /// The key of a directory with nothing in it, if it is one and wanted.
+    fn empty_folder(&self, empty: Frame) -> Option<Found> {
+        let is_key = self.is_wanted(&empty.key) && !is_implied(&self.files, &empty.dir);
+        is_key.then_some(Found::Key { key: empty.key, path: empty.dir })
     }
 
     /// The files that are walked.

@@ -3,10 +3,14 @@
 
 use crate::checksum::{Announced, Summed, Sums, trailer};
 use crate::error::{refused, s3_error};
+use crate::implied::{DIR_MODE, IMPLIED, Parents};
 use crate::key::Key;
-use crate::metadata::{Facts, IMPLIED, MAX_METADATA_BYTES, OBJECT, Object, now};
+use crate::metadata::{Facts, MAX_METADATA_BYTES, OBJECT, Object, now};
+use crate::read::meets;
 use crate::session::Session;
 use crate::tagging;
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
@@ -20,17 +24,14 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-/// Permission bits of a directory that is new.
-const DIR_MODE: u32 = 0o755;
-/// Attempts to make the directories of a key: a client may remove them meanwhile.
-const ATTEMPTS: usize = 5;
-
 /// An object that is being written.
 pub(crate) struct PutUpload {
     files: Workspace,
     path: RelPath,
     /// None for a folder.
     writer: Option<Writer>,
+    /// Behind the writer, for they go only when its temporary file is gone.
+    parents: Parents,
     sums: Sums,
     facts: Facts,
     tags: String,
@@ -66,6 +67,26 @@ impl NewObject {
         Ok((facts, tagging::of_header(self.tagging.as_deref())?))
     }
 }
+
+/// The headers of an object that is new, taken from the input of an operation that makes one: the types of s3s have the same
+/// fields.
+macro_rules! new_object {
+    ($input:ident) => {
+        $crate::write::NewObject {
+            headers: vec![
+                ("content-type", $input.content_type.take()),
+                ("cache-control", $input.cache_control.take()),
+                ("content-disposition", $input.content_disposition.take()),
+                ("content-encoding", $crate::write::encoding($input.content_encoding.take())),
+                ("content-language", $input.content_language.take()),
+                ("expires", $crate::write::http_date($input.expires.take())),
+            ],
+            metadata: $input.metadata.take(),
+            tagging: $input.tagging.take(),
+        }
+    };
+}
+pub(crate) use new_object;
 
 /// The encoding of content, without that of its transport.
 pub(crate) fn encoding(text: Option<String>) -> Option<String> {
@@ -103,89 +124,63 @@ pub(crate) fn refuse_extras(
     }
 }
 
-/// The condition of a request that writes, for the object that is there.
-///
-/// # Errors
-/// `PreconditionFailed`, `NoSuchKey`, `NotImplemented`.
-pub(crate) fn condition(
-    files: &Workspace,
-    path: &RelPath,
-    if_match: Option<&ETagCondition>,
-    if_none_match: Option<&ETagCondition>,
-) -> S3Result<Precondition> {
-    match (if_match, if_none_match) {
-        (None, None) => Ok(Precondition::None),
-        (None, Some(condition)) if condition.is_any() => Ok(Precondition::Absent),
-        (None, Some(_)) | (Some(_), Some(_)) => Err(refused(
-            S3ErrorCode::NotImplemented,
-            "a write is conditional on If-None-Match: * or on If-Match",
-        )),
-        (Some(condition), None) => {
-            let object = Object::find(files, path).map_err(s3_error)?;
-            let is_it = condition.is_any()
-                || condition.as_etag().is_some_and(|tag| tag.value() == object.etag().value());
-            match is_it {
-                true => version(&object.item).map(Precondition::Version).map_err(s3_error),
-                false => Err(refused(S3ErrorCode::PreconditionFailed, "the object is another version")),
+/// The conditions of a request that writes.
+pub(crate) struct WriteConditions {
+    pub(crate) if_match: Option<ETagCondition>,
+    pub(crate) if_none_match: Option<ETagCondition>,
+}
+
+impl WriteConditions {
+    /// Those in the headers of a request.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no ETag.
+    pub(crate) fn of(headers: &HeaderMap) -> S3Result<Self> {
+        let condition = |name: HeaderName| match headers.get(&name).map(|value| value.as_bytes()) {
+            None => Ok(None),
+            Some(value) => ETagCondition::parse_http_header(value).map(Some).map_err(|error| {
+                refused(S3ErrorCode::InvalidArgument, format!("{name} is no ETag and no *: {error}"))
+            }),
+        };
+        Ok(WriteConditions { if_match: condition(IF_MATCH)?, if_none_match: condition(IF_NONE_MATCH)? })
+    }
+
+    /// The condition under which the object at a path may be replaced.
+    ///
+    /// # Errors
+    /// `PreconditionFailed`, `NoSuchKey`, `NotImplemented`.
+    pub(crate) fn judge(&self, files: &Workspace, path: &RelPath) -> S3Result<Precondition> {
+        match (&self.if_match, &self.if_none_match) {
+            (None, None) => Ok(Precondition::None),
+            (None, Some(condition)) if condition.is_any() => Ok(Precondition::Absent),
+            (None, Some(_)) | (Some(_), Some(_)) => Err(refused(
+                S3ErrorCode::NotImplemented,
+                "a write is conditional on If-None-Match: * or on If-Match",
+            )),
+            (Some(condition), None) => {
+                let object = Object::find(files, path).map_err(s3_error)?;
+                match meets(condition, &object.etag()) {
+                    true => version(&object.item).map(Precondition::Version).map_err(s3_error),
+                    false => Err(refused(S3ErrorCode::PreconditionFailed, "the object is another version")),
+                }
             }
         }
     }
 }
 
-/// Begins a file, whose directories are made.
+/// Begins a file, whose directories are made; they go again unless they are kept.
 ///
 /// # Errors
 /// `KeyConflict` where a name on the way is that of a file, and those of the files.
-pub(crate) fn create(files: &Workspace, path: &RelPath, condition: Precondition) -> Result<Writer, Error> {
-    with_parents(files, path, || files.create(path, Create { condition, ..Create::default() }))
-}
-
-/// Does work in a directory, which is made if it is missing.
-///
-/// # Errors
-/// Those of the work, and of making directories.
-pub(crate) fn with_parents<T>(
+pub(crate) fn create(
     files: &Workspace,
     path: &RelPath,
-    mut work: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
-    for _ in 1..ATTEMPTS {
-        match (work(), path.parent()) {
-            (Err(error), Some(parent)) if error.code == Code::PathNotFound && !parent.is_root() => {
-                make_dirs(files, &parent)?;
-            }
-            (done, _) => return done,
-        }
-    }
-    work()
-}
-
-/// Whether a directory stays without its mark: attributes are not kept there, it is gone, or the key may not set them.
-fn is_without_mark(code: Code) -> bool {
-    matches!(code, Code::Unsupported | Code::PathNotFound | Code::OutOfScope | Code::PermissionDenied)
-}
-
-/// Makes a directory and those above it, with the mark that they go with the last key in them.
-fn make_dirs(files: &Workspace, path: &RelPath) -> Result<(), Error> {
-    match files.mkdir(path, DIR_MODE) {
-        Ok(_) => match files.set_xattr(path, IMPLIED, b"1") {
-            // Without the mark it stays, as an empty folder.
-            Err(error) if !is_without_mark(error.code) => Err(error),
-            _ => Ok(()),
-        },
-        Err(error) if error.code == Code::PathExists => match files.stat(path, Follow::Yes)?.entry.kind {
-            EntryKind::Dir => Ok(()),
-            _ => {
-                Err(Error::new(Code::NotADirectory, "make directory", path, "a key is a prefix of this one"))
-            }
-        },
-        Err(error) if error.code == Code::PathNotFound => {
-            let parent = path.parent().filter(|parent| !parent.is_root()).ok_or(error)?;
-            make_dirs(files, &parent)?;
-            make_dirs(files, path)
-        }
-        Err(error) => Err(error),
-    }
+    key: &Key,
+    condition: Precondition,
+) -> Result<(Writer, Parents), Error> {
+    let parents = Parents::new(files, path, key);
+    let writer = parents.with(|| files.create(path, Create { condition, ..Create::default() }))?;
+    Ok((writer, parents))
 }
 
 impl PutUpload {
@@ -198,46 +193,50 @@ impl PutUpload {
         refuse_extras_of(&input)?;
         let trailer = trailer(&headers);
         let sums = Sums::new(Announced { trailer, trailers: trailing_headers, ..announced(&mut input) })?;
-        let (facts, tags) = new_object(&mut input).facts()?;
+        let (facts, tags) = new_object!(input).facts()?;
         let key = Key::parse(&input.key)?;
         let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
-        let condition = condition(&files, &path, input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let writer = match key.is_folder {
+        let conditions =
+            WriteConditions { if_match: input.if_match.take(), if_none_match: input.if_none_match.take() };
+        let condition = conditions.judge(&files, &path)?;
+        let (writer, parents) = match key.is_folder {
             true if condition != Precondition::None => {
                 return Err(refused(S3ErrorCode::NotImplemented, "folders are made without conditions"));
             }
-            true => None,
-            false => Some(create(&files, &path, condition).map_err(s3_error)?),
+            true => (None, Parents::new(&files, &path, &key)),
+            false => {
+                let (writer, parents) = create(&files, &path, &key, condition).map_err(s3_error)?;
+                (Some(writer), parents)
+            }
         };
         let length = input.content_length.and_then(|length| u64::try_from(length).ok());
-        Ok(PutUpload { files, path, writer, sums, facts, tags, written: 0, length })
+        Ok(PutUpload { files, path, writer, parents, sums, facts, tags, written: 0, length })
     }
 
     /// Publishes the object.
     ///
     /// # Errors
     /// `IncompleteBody`, `BadDigest`, and those of the files: nothing of it is seen then.
-    pub(crate) fn publish(self) -> S3Result<S3Response<PutObjectOutput>> {
+    pub(crate) fn publish(mut self) -> S3Result<S3Response<PutObjectOutput>> {
         if self.length.is_some_and(|length| length != self.written) {
             return Err(refused(S3ErrorCode::IncompleteBody, "fewer bytes came than were announced"));
         }
         let Summed { md5, checksum } = self.sums.finish()?;
         let facts = self.facts;
-        match self.writer {
-            None => make_folder(&self.files, &self.path, &facts, &self.tags)?,
-            Some(writer) => drop(publish(
-                &self.files,
-                &self.path,
-                writer,
-                Content {
+        match self.writer.take() {
+            None => make_folder(&self.files, &self.path, &self.parents, &facts, &self.tags)?,
+            Some(writer) => {
+                let content = Content {
                     facts,
                     tags: &self.tags,
                     size: self.written,
                     etag: md5.clone(),
                     checksum: &checksum,
-                },
-            )?),
+                };
+                publish(&self.files, &self.path, writer, content)?;
+            }
         }
+        self.parents.keep();
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(ETag::Strong(md5)),
             checksum_crc32: checksum.checksum_crc32,
@@ -276,21 +275,6 @@ fn announced(input: &mut PutObjectInput) -> Announced {
         algorithm: input.checksum_algorithm.take(),
         md5: input.content_md5.take(),
         ..Announced::default()
-    }
-}
-
-fn new_object(input: &mut PutObjectInput) -> NewObject {
-    NewObject {
-        headers: vec![
-            ("content-type", input.content_type.take()),
-            ("cache-control", input.cache_control.take()),
-            ("content-disposition", input.content_disposition.take()),
-            ("content-encoding", encoding(input.content_encoding.take())),
-            ("content-language", input.content_language.take()),
-            ("expires", http_date(input.expires.take())),
-        ],
-        metadata: input.metadata.take(),
-        tagging: input.tagging.take(),
     }
 }
 
@@ -356,8 +340,14 @@ pub(crate) fn expect_kept(files: &Workspace, path: &RelPath, facts: &Facts, tags
     }
 }
 
-fn make_folder(files: &Workspace, path: &RelPath, facts: &Facts, tags: &str) -> S3Result<()> {
-    with_parents(files, path, || match files.mkdir(path, DIR_MODE) {
+fn make_folder(
+    files: &Workspace,
+    path: &RelPath,
+    parents: &Parents,
+    facts: &Facts,
+    tags: &str,
+) -> S3Result<()> {
+    let make = || match files.mkdir(path, DIR_MODE) {
         Err(error) if error.code == Code::PathExists => match files.stat(path, Follow::Yes)?.entry.kind {
             EntryKind::Dir => Ok(()),
             _ => Err(Error::new(
@@ -368,8 +358,8 @@ fn make_folder(files: &Workspace, path: &RelPath, facts: &Facts, tags: &str) -> 
             )),
         },
         made => made.map(drop),
-    })
-    .map_err(s3_error)?;
+    };
+    parents.with(make).map_err(s3_error)?;
     // From now on it stays when the last key in it goes.
     let kept = files.remove_xattr(path, IMPLIED).and_then(|()| {
         let xattrs = facts.clone().of(0, now(), String::new(), &Checksum::default()).attributes(tags);

@@ -53,6 +53,11 @@ def keys(**given):
     return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
 
+def folders():
+    """The prefixes of the first level."""
+    return [one["Prefix"] for one in s3.list_objects_v2(Bucket=bucket, Delimiter="/").get("CommonPrefixes", [])]
+
+
 def objects():
     """Objects: written, read, listed, copied, removed."""
     assert bucket in [one["Name"] for one in s3.list_buckets()["Buckets"]]
@@ -105,6 +110,17 @@ def objects():
         Bucket=bucket, Key="from", CopySource={"Bucket": bucket, "Key": "from"}, MetadataDirective="REPLACE",
         Metadata={"m": "2"})
     assert s3.head_object(Bucket=bucket, Key="from")["Metadata"] == {"m": "2"} and body("from") == b"copied"
+    # Conditions on the destination.
+    def copy(conditions):
+        headers = {"x-amz-copy-source": f"{bucket}/from", **conditions}
+        return send("PUT", f"{endpoint}/{bucket}/to/there", signed("PUT", f"/{bucket}/to/there", headers=headers))[:2]
+
+    second = s3.put_object(Bucket=bucket, Key="to/there", Body=b"second")["ETag"]
+    assert copy({"If-None-Match": "*"}) == (412, "PreconditionFailed")
+    assert copy({"If-Match": copied["CopyObjectResult"]["ETag"]}) == (412, "PreconditionFailed")
+    assert copy({"If-None-Match": second}) == (501, "NotImplemented")
+    assert body("to/there") == b"second"
+    assert copy({"If-Match": second}) == (200, "") and body("to/there") == b"copied"
     # Removal; directories that were made for keys go with the last one.
     s3.delete_object(Bucket=bucket, Key="to/there")
     s3.delete_object(Bucket=bucket, Key="to/there")
@@ -199,6 +215,11 @@ def checksums():
     refused("BadDigest", s3.put_object, Bucket=bucket, Key="bad", Body=b"x", ContentMD5="AAAAAAAAAAAAAAAAAAAAAA==")
     refused("InvalidDigest", s3.put_object, Bucket=bucket, Key="bad", Body=b"x", ContentMD5="no")
     refused("404", s3.head_object, Bucket=bucket, Key="bad")
+    # Directories that were made for a key that failed are no keys, and gone.
+    s3.put_object(Bucket=bucket, Key="kept/", Body=b"")
+    for key in ("made/for/it", "kept/for/it"):
+        refused("BadDigest", s3.put_object, Bucket=bucket, Key=key, Body=b"x", ChecksumCRC32="AAAAAA==")
+    assert folders() == ["kept/"] and keys(Prefix="kept") == ["kept/"], (folders(), keys())
     for key in keys():
         s3.delete_object(Bucket=bucket, Key=key)
 
@@ -241,8 +262,14 @@ def parts():
     refused("NoSuchUpload", complete, parts=named)
     upload = s3.create_multipart_upload(Bucket=bucket, Key="abandoned/k")["UploadId"]
     own = {"Bucket": bucket, "Key": "abandoned/k", "UploadId": upload}
+    assert "abandoned/" not in keys(), "the folder of an upload that goes on"
     s3.upload_part(PartNumber=1, Body=b"x", **own)
+    s3.put_object(Bucket=bucket, Key="abandoned/other", Body=b"x")
+    s3.delete_object(Bucket=bucket, Key="abandoned/other")
+    s3.upload_part(PartNumber=2, Body=b"x", **own)
+    assert "abandoned/" not in keys()
     s3.abort_multipart_upload(**own)
+    assert "abandoned/" not in folders(), folders()
     refused("NoSuchUpload", s3.upload_part, PartNumber=1, Body=b"x", **own)
     for key in keys():
         s3.delete_object(Bucket=bucket, Key=key)

@@ -1,0 +1,166 @@
+//! Directories that are made on the way to a key. S3 has none: so each has a mark, the extended attribute `user.s3.implied`, by
+//! which it goes when nothing is in it any more, and is no key meanwhile. Folders that clients or people made have no mark,
+//! and stay.
+
+use crate::key::Key;
+use renkei_core::entry::EntryKind;
+use renkei_core::error::{Code, Error};
+use renkei_core::path::RelPath;
+use renkei_mover::files::workspace::{Follow, Workspace};
+
+/// The mark of a directory that was made on the way to a key.
+pub(crate) const IMPLIED: &[u8] = b"user.s3.implied";
+/// Permission bits of a directory that is new.
+pub(crate) const DIR_MODE: u32 = 0o755;
+/// Attempts to make the directories of a key: a client may remove them meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// Whether a directory has the mark.
+pub(crate) fn is_implied(files: &Workspace, dir: &RelPath) -> bool {
+    files.xattr(dir, IMPLIED).is_ok_and(|mark| mark.is_some())
+}
+
+/// The directories on the way to a key. Those that are empty and have the mark are removed when this is dropped, unless they
+/// are kept.
+pub(crate) struct Parents {
+    files: Workspace,
+    path: RelPath,
+    /// The number of directories between the bucket and the key.
+    levels: usize,
+    is_kept: bool,
+}
+
+impl Parents {
+    /// Those of a key at a path, which ends with the path of the key as far as it is below the bucket.
+    pub(crate) fn new(files: &Workspace, path: &RelPath, key: &Key) -> Self {
+        let levels = key.path.components().count().saturating_sub(1);
+        Parents { files: files.clone(), path: path.clone(), levels, is_kept: false }
+    }
+
+    /// Has them kept.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Has them removed after all.
+    pub(crate) fn give_up(&mut self) {
+        self.is_kept = false;
+    }
+
+    /// Does work in the directory of the key, which is made if it is missing.
+    ///
+    /// # Errors
+    /// Those of the work, and of making directories.
+    pub(crate) fn with<T>(&self, mut work: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        for _ in 1..ATTEMPTS {
+            match (work(), self.path.parent()) {
+                (Err(error), Some(dir)) if error.code == Code::PathNotFound && !dir.is_root() => {
+                    make_dirs(&self.files, dir, error)?;
+                }
+                (done, _) => return done,
+            }
+        }
+        work()
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        let mut dir = self.path.parent().filter(|_| !self.is_kept);
+        for _ in 0..self.levels {
+            let Some(at) = dir.filter(|dir| !dir.is_root()) else { return };
+            if !is_implied(&self.files, &at) || self.files.rmdir(&at).is_err() {
+                return;
+            }
+            dir = at.parent();
+        }
+    }
+}
+
+/// Makes a directory and the missing ones above it; `error` tells that there is none above.
+fn make_dirs(files: &Workspace, dir: RelPath, error: Error) -> Result<(), Error> {
+    let above = |dir: &RelPath| dir.parent().filter(|parent| !parent.is_root());
+    let mut missing = Vec::new();
+    let mut next = Some(dir);
+    loop {
+        let Some(dir) = next else { return Err(error) };
+        match make_dir(files, &dir) {
+            Err(error) if error.code == Code::PathNotFound => next = above(&dir),
+            made => break made?,
+        }
+        missing.push(dir);
+    }
+    missing.iter().rev().try_for_each(|dir| make_dir(files, dir))
+}
+
+/// Makes a directory with the mark, or finds it.
+fn make_dir(files: &Workspace, dir: &RelPath) -> Result<(), Error> {
+    match files.mkdir(dir, DIR_MODE) {
+        Ok(_) => match files.set_xattr(dir, IMPLIED, b"1") {
+            // Without the mark it stays, as an empty folder.
+            Err(error) if !is_without_mark(error.code) => Err(error),
+            _ => Ok(()),
+        },
+        Err(error) if error.code == Code::PathExists => match files.stat(dir, Follow::Yes)?.entry.kind {
+            EntryKind::Dir => Ok(()),
+            _ => Err(Error::new(Code::NotADirectory, "make directory", dir, "a key is a prefix of this one")),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a directory stays without its mark: attributes are not kept there, it is gone, or the key may not set them.
+fn is_without_mark(code: Code) -> bool {
+    matches!(code, Code::Unsupported | Code::PathNotFound | Code::OutOfScope | Code::PermissionDenied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_mover::files::local_files::LocalFiles;
+    use renkei_mover::files::workspace::Create;
+    use renkei_store::local::{AccessMode, LocalStore};
+    use std::sync::Arc;
+
+    #[test]
+    fn empty_directories_that_were_made_for_a_key_go_and_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LocalStore::open(dir.path(), AccessMode::ReadWrite).unwrap();
+        let files = LocalFiles::new(Arc::new(store), RelPath::root(), true).unwrap();
+        let files = Workspace::new(Arc::new(files));
+        std::fs::create_dir_all(dir.path().join("own/other")).unwrap();
+        std::fs::write(dir.path().join("own/other/x"), "x").unwrap();
+        let begin = |key: &str| {
+            let key = Key::parse(key).unwrap();
+            let parents = Parents::new(&files, &key.path, &key);
+            let writer = parents.with(|| files.create(&key.path, Create::default()))?;
+            Ok::<_, Error>((writer, parents))
+        };
+        let (writer, mut kept) = begin("own/a/b/k").unwrap();
+        writer.publish(None, None).unwrap();
+        kept.keep();
+        drop(kept);
+        assert!(dir.path().join("own/a/b/k").exists());
+        if !is_implied(&files, &RelPath::parse(b"own/a").unwrap()) {
+            eprintln!("skipped: the file system keeps no attributes");
+            return;
+        }
+        let (failed, parents) = begin("own/a/c/d/e/k").unwrap();
+        assert!(dir.path().join("own/a/c/d/e").exists());
+        drop((failed, parents));
+        assert!(!dir.path().join("own/a/c").exists() && dir.path().join("own/a/b").exists());
+        std::fs::remove_file(dir.path().join("own/a/b/k")).unwrap();
+        let key = Key::parse("own/a/b/k").unwrap();
+        drop(Parents::new(&files, &key.path, &key));
+        assert!(!dir.path().join("own/a").exists() && dir.path().join("own").exists());
+        let conflict = begin("own/other/x/y/k").map(drop).unwrap_err();
+        assert_eq!(conflict.code, Code::NotADirectory);
+        // The bucket is the folder `bucket`, which has the mark, too.
+        let (failed, mut parents) = begin("bucket/in/k").unwrap();
+        let own = Key::parse("in/k").unwrap();
+        let below = Parents::new(&files, &RelPath::parse(b"bucket/in/k").unwrap(), &own);
+        parents.keep();
+        drop((failed, parents, below));
+        assert!(dir.path().join("bucket").exists() && !dir.path().join("bucket/in").exists());
+    }
+}
