@@ -29,13 +29,18 @@ impl BufferedSocket {
 
     /// Reads into the empty buffer. Its memory is given back while nothing comes, and at the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.buffer.resize(BUFFER_BYTES, 0);
-        let mut space = ReadBuf::new(&mut self.buffer);
+        self.buffer.clear();
+        self.buffer.reserve_exact(BUFFER_BYTES);
+        // Memory that is not zeroed before.
+        let mut space = ReadBuf::uninit(self.buffer.spare_capacity_mut());
         let polled = Pin::new(&mut self.sock).poll_read(cx, &mut space);
-        self.left = 0..space.filled().len();
-        if self.left.is_empty() {
+        let filled = space.filled().len();
+        // SAFETY: what is filled is initialised, and lies at the beginning of the capacity.
+        unsafe { self.buffer.set_len(filled) };
+        if filled == 0 {
             self.buffer = Vec::new();
         }
+        self.left = 0..filled;
         polled
     }
 }
