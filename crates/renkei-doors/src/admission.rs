@@ -22,7 +22,7 @@ const MAX_GREETING: usize = 1024;
 /// Maximum of concurrent HTTP connections without an authenticated request, and their lifetime.
 const MAX_HTTP: usize = 128;
 const HTTP_WITHIN: Duration = Duration::from_secs(70);
-/// Maximum of concurrent HTTP connections of authenticated clients; each costs up to 3 MiB while it moves data fast.
+/// Maximum of concurrent HTTP connections of authenticated clients; each costs up to 6 MiB while it moves data fast.
 const MAX_HTTP_CLIENTS: usize = 4096;
 /// Maximum of concurrent introductions of invited sites; each costs a thread.
 const MAX_INTRODUCED: usize = 32;

@@ -36,6 +36,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+/// Bytes that a client of HTTP/2 may send ahead of what is written, of one upload and of all on its connection: 40 MB/s at a
+/// round trip of 100 ms. They are in memory; those of HTTP/1.1 wait in the socket.
+const WINDOW_BYTES: u32 = 4 << 20;
+
 /// Timeout of the TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -69,7 +73,9 @@ pub async fn serve(
     let address = peer.ip().to_canonical();
     let client = Client { chain: chain.map(Iterator::collect), address, activity: Activity::new(slot) };
     let service = TowerToHyperService::new(router(site, client.clone()));
-    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut http2 = builder.http2();
+    http2.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
     let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = served.as_mut() => Ok(ended),
