@@ -2,7 +2,7 @@
 //!
 //! A tour: [`error`] has every failure, [`path`], [`entry`], [`ids`] and [`principal`] the basic types,
 //! [`former_names`] the aliases of renamed sites, [`format`](mod@format) the formats of stored values, [`encoding`] and
-//! [`batch`] the binary form of values, [`backoff`] the pauses of retries, [`wire`] the protocol between two daemons,
+//! [`batch`] the binary form of values, [`block`] memory for content, [`backoff`] the pauses of retries, [`wire`] the protocol between two daemons,
 //! [`mover`] the state machines of one transfer, [`link`] the congestion control of a path, [`route`] the ways to a
 //! site, [`identity`] the mapping of principals to accounts, [`queue`] the queue of submitted transfers, [`buffer`] the
 //! reservations in a PoP's buffer, [`namespace`] the tree of a volume, [`drop_folder`] the detection of complete files
@@ -14,6 +14,7 @@
 pub mod admission;
 pub mod backoff;
 pub mod batch;
+pub mod block;
 pub mod buffer;
 pub mod drop_folder;
 pub mod encoding;

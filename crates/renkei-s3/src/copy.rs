@@ -7,6 +7,7 @@ use crate::metadata::{Facts, Object, find, modified};
 use crate::read::{Conditions, as_missing, refuse_version};
 use crate::session::Session;
 use crate::write::{Content, WriteConditions, create, new_object, publish, refuse_extras};
+use renkei_core::block::AlignedBlock;
 use renkei_core::identity::Need;
 use renkei_mover::files::workspace::{Reader, Writer};
 use s3s::dto::{
@@ -63,14 +64,15 @@ pub(crate) fn copy_range(
     range: Range<u64>,
     sums: &mut Sums,
 ) -> S3Result<u64> {
-    let (mut block, mut at) = (Vec::new(), range.start);
+    let mut block = AlignedBlock::default();
+    let mut at = range.start;
     while at < range.end {
-        block.resize(usize::try_from(range.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES), 0);
+        block.resize(usize::try_from(range.end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES));
         let count = reader.read_at(&mut block, at).map_err(s3_error)?;
         if count == 0 {
             return Err(refused(S3ErrorCode::OperationAborted, "the source was cut while it was copied"));
         }
-        block.truncate(count);
+        block.resize(count);
         block = writer.write_block(block, at - range.start).map_err(s3_error)?;
         sums.update(&block);
         at += count as u64;

@@ -13,6 +13,7 @@ use crate::upload_state::{UploadHead, UploadState, UploadedPart, unix_now};
 use crate::write::{WriteConditions, expect_kept, new_object, refuse_extras};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::FileTime;
 use renkei_core::error::Code;
 use renkei_core::identity::Need;
@@ -253,7 +254,7 @@ impl PartUpload {
 impl Sink for PartUpload {
     type Error = S3Error;
 
-    fn write(mut self, block: Vec<u8>) -> S3Result<(Self, Vec<u8>)> {
+    fn write(mut self, block: AlignedBlock) -> S3Result<(Self, AlignedBlock)> {
         let block = self.writer.write_block(block, self.written).map_err(s3_error)?;
         self.sums.update(&block);
         self.written += block.len() as u64;

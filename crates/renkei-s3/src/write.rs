@@ -11,6 +11,7 @@ use crate::session::Session;
 use crate::tagging;
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
@@ -281,7 +282,7 @@ fn announced(input: &mut PutObjectInput) -> Announced {
 impl Sink for PutUpload {
     type Error = S3Error;
 
-    fn write(mut self, block: Vec<u8>) -> S3Result<(Self, Vec<u8>)> {
+    fn write(mut self, block: AlignedBlock) -> S3Result<(Self, AlignedBlock)> {
         let block = match &self.writer {
             Some(writer) => writer.write_block(block, self.written).map_err(s3_error)?,
             None if block.is_empty() => block,

@@ -53,8 +53,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Alignment of direct writes: the page size, which is no less than any disk's block.
-pub const DIRECT_ALIGN: usize = 4096;
+pub use renkei_core::block::DIRECT_ALIGN;
 
 /// Most directories of a lineage: trees that people make are less deep.
 pub const MAX_LINEAGE: usize = 256;

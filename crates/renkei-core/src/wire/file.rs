@@ -13,6 +13,7 @@ use super::uploads::{Part, UploadId, UploadOp, parts};
 use super::version::WireVersion;
 use super::{decode, encode, violation};
 use crate::batch::batch;
+use crate::block::AlignedBlock;
 use crate::entry::{Entry, FileTime, Meta, Stamp, Xattr};
 use crate::error::{Code, Error};
 use crate::ids::TransferId;
@@ -600,7 +601,12 @@ pub trait Files: Send + Sync {
     ///
     /// # Errors
     /// As `operate`.
-    fn write_block(&self, draft: Handle, offset: u64, block: Vec<u8>) -> Result<(Answer, Vec<u8>), Error> {
+    fn write_block(
+        &self,
+        draft: Handle,
+        offset: u64,
+        block: AlignedBlock,
+    ) -> Result<(Answer, AlignedBlock), Error> {
         let answer = self.operate(Op::Write { handle: draft, offset }, &block)?;
         Ok((answer, block))
     }

@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::http::header::ETAG;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
@@ -99,7 +100,7 @@ impl Upload {
 impl Sink for Upload {
     type Error = Error;
 
-    fn write(mut self, block: Vec<u8>) -> Result<(Self, Vec<u8>), Error> {
+    fn write(mut self, block: AlignedBlock) -> Result<(Self, AlignedBlock), Error> {
         let block = self.writer.write_block(block, self.written)?;
         self.expected.update(&block);
         self.written += block.len() as u64;

@@ -9,7 +9,7 @@ use renkei_core::path::{RelPath, printable};
 use renkei_core::wire::file::Precondition;
 use renkei_store::checksum::{Checksums, InOrder, READ_BACK_BYTES};
 use renkei_store::metadata::SET_ID;
-use renkei_store::{Detail, Dir, ReadFile, Replaced, WriteFile, privileges};
+use renkei_store::{DIRECT_ALIGN, Detail, Dir, ReadFile, Replaced, WriteFile, privileges};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -23,6 +23,9 @@ const HOLE_BYTES: usize = 64 << 10;
 /// Offset from which written data is flushed at once (writeback), so that publishing a large file does not wait for
 /// all of it.
 const WRITEBACK_FROM: u64 = 16 << 20;
+/// Length from which an aligned block behind [`WRITEBACK_FROM`] is written past the page cache, as those of transfers are
+/// (docs/design/0003-direct-writes.md): the copy into it is the largest cost of writing. Shorter ones would wait for the disk too often.
+const DIRECT_BYTES: usize = 256 << 10;
 
 /// Held while a draft is published on condition of the version before: of two such writers one comes first. Writers
 /// without a condition are not held up.
@@ -39,6 +42,8 @@ pub(crate) struct Draft {
     seen: Mutex<Option<Stamp>>,
     /// The plain file of that version: as long as it is open its inode number is not reused.
     base: Mutex<Option<Box<dyn ReadFile>>>,
+    /// The temporary file for writes past the page cache.
+    direct: Mutex<Direct>,
     /// Whether a write failed, so that the content is incomplete.
     is_broken: AtomicBool,
     /// Whether its file was created with it, and nothing was published since: then a crash loses no earlier content.
@@ -121,6 +126,17 @@ impl Names {
     }
 }
 
+/// The temporary file, open for direct I/O.
+#[derive(Default)]
+enum Direct {
+    /// Nothing was tried yet.
+    #[default]
+    Untried,
+    Open(Arc<dyn WriteFile>),
+    /// The file system cannot, or refused a write.
+    Refused,
+}
+
 /// Location of a draft's content.
 enum Body {
     /// The current version: nothing was written yet.
@@ -180,7 +196,7 @@ impl Draft {
         let (target, body) = (Mutex::new(target), RwLock::new(body));
         let [is_new, is_broken, is_given_up] = [(); 3].map(|()| AtomicBool::new(false));
         let (seen, base, condition, sums) = Default::default();
-        let attributes = Mutex::default();
+        let (attributes, direct) = Default::default();
         Draft {
             temp,
             mode,
@@ -188,6 +204,7 @@ impl Draft {
             body,
             seen,
             base,
+            direct,
             condition,
             attributes,
             sums,
@@ -251,10 +268,12 @@ impl Draft {
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
-        let written = self.change(|file| {
-            file.write_at(bytes, offset)?;
-            if offset >= WRITEBACK_FROM {
-                file.start_writeback(offset..offset + bytes.len() as u64);
+        let written = self.change(|file, dir| {
+            if !self.write_direct(file, dir, bytes, offset)? {
+                file.write_at(bytes, offset)?;
+                if offset >= WRITEBACK_FROM {
+                    file.start_writeback(offset..offset + bytes.len() as u64);
+                }
             }
             // A write that does not follow the one before ends that for good, so no byte was written twice.
             self.sums().take_if(|sums| !sums.update(bytes, offset));
@@ -263,8 +282,51 @@ impl Draft {
         written.inspect_err(|_| self.is_broken.store(true, Ordering::Relaxed))
     }
 
+    /// Writes past the page cache, where that can be done and pays; tells whether it did.
+    fn write_direct(
+        &self,
+        file: &dyn WriteFile,
+        dir: &dyn Dir,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<bool, Error> {
+        use Code::{IoFailed, NoSpace, QuotaExceeded};
+        let is_aligned =
+            [bytes.as_ptr() as usize, bytes.len(), offset as usize].iter().all(|n| n % DIRECT_ALIGN == 0);
+        if !is_aligned || offset < WRITEBACK_FROM || bytes.len() < DIRECT_BYTES {
+            return Ok(false);
+        }
+        let Some(direct) = self.direct_file(file, dir) else { return Ok(false) };
+        match direct.write_at(bytes, offset) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.code, IoFailed | NoSpace | QuotaExceeded) => Err(error),
+            Err(_) => {
+                *self.direct() = Direct::Refused;
+                Ok(false)
+            }
+        }
+    }
+
+    /// The temporary file for direct I/O, if it can be opened so.
+    fn direct_file(&self, file: &dyn WriteFile, dir: &dyn Dir) -> Option<Arc<dyn WriteFile>> {
+        let mut direct = self.direct();
+        if matches!(*direct, Direct::Untried) {
+            let is_it = |opened: &dyn WriteFile| Some(opened.stamp().ok()?.ino == file.stamp().ok()?.ino);
+            let opened = dir.open_direct(&self.temp).filter(|opened| is_it(&**opened).unwrap_or_default());
+            *direct = opened.map_or(Direct::Refused, |opened| Direct::Open(opened.into()));
+        }
+        match &*direct {
+            Direct::Open(file) => Some(file.clone()),
+            Direct::Untried | Direct::Refused => None,
+        }
+    }
+
+    fn direct(&self) -> MutexGuard<'_, Direct> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        self.change(|file| {
+        self.change(|file, _| {
             file.set_len(bytes)?;
             self.sums().take_if(|sums| sums.end() != bytes);
             Ok(())
@@ -275,13 +337,13 @@ impl Draft {
     pub(crate) fn append(&self, part: &dyn ReadFile, end: u64) -> Result<u64, Error> {
         self.sums().take();
         let from = Content::Read(part);
-        self.change(|file| if end == 0 { copy(&from, file) } else { copy_behind(&from, file, end) })?;
+        self.change(|file, _| if end == 0 { copy(&from, file) } else { copy_behind(&from, file, end) })?;
         from.size()
     }
 
-    fn change(&self, change: impl Fn(&dyn WriteFile) -> Result<(), Error>) -> Result<(), Error> {
-        if let Body::Fresh(file, _) = &*self.body.read().unwrap_or_else(PoisonError::into_inner) {
-            return change(&**file);
+    fn change(&self, change: impl Fn(&dyn WriteFile, &dyn Dir) -> Result<(), Error>) -> Result<(), Error> {
+        if let Body::Fresh(file, dir) = &*self.body.read().unwrap_or_else(PoisonError::into_inner) {
+            return change(&**file, &**dir);
         }
         let mut body = self.body.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*body, Body::Fresh(..)) {
@@ -293,7 +355,7 @@ impl Draft {
             }
         }
         match &*body {
-            Body::Fresh(file, _) => change(&**file),
+            Body::Fresh(file, dir) => change(&**file, &**dir),
             _ => unreachable!("it was made fresh under the same lock"),
         }
     }
@@ -343,6 +405,7 @@ impl Draft {
         let sums = self.checksums(&target, &*file)?;
         let (target, stamp) = self.rename(&*from, &*file, sums, names)?;
         *body = Body::Published(file.clone());
+        *self.direct() = Direct::Untried;
         *self.base() = None;
         self.is_new.store(false, Ordering::Relaxed);
         let published = Some(Published { stamp, meta });

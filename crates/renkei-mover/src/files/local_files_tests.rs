@@ -1,6 +1,7 @@
 //! Every operation of the open-file table on a local store: its effect on the disk, and its refusals.
 
 use super::local_files::{LocalFiles, MAX_OPEN};
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::{EntryKind, FileTime};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -171,6 +172,39 @@ fn an_open_file_is_read_in_the_opened_version() {
     assert_eq!(bench.code(Op::Open(rel("d"))), Code::IsADirectory);
     assert!(bench.local_files.operate(Op::Open(rel("l")), b"").is_err());
     assert_eq!(bench.read(draft, 0, 6).unwrap(), b"second");
+}
+
+#[test]
+fn a_large_file_of_aligned_blocks_has_all_of_them() {
+    let bench = Bench::new();
+    let handle = bench.draft("large", Start::Empty);
+    let (mut content, mut block) = (Vec::new(), AlignedBlock::default());
+    let mut write = |offset: u64, bytes: &[u8]| {
+        let mut own = std::mem::take(&mut block);
+        own.clear();
+        own.fill(bytes, bytes.len());
+        block = bench.local_files.write_block(handle, offset, own).unwrap().1;
+    };
+    for number in 0..40 {
+        let bytes = vec![number; 512 << 10];
+        write(content.len() as u64, &bytes);
+        content.extend(bytes);
+    }
+    // One that is not aligned, and one over blocks that were written past the page cache.
+    write(content.len() as u64, b"the end");
+    content.extend(b"the end");
+    write(17 << 20, &[77; 512 << 10]);
+    content[17 << 20..][..512 << 10].fill(77);
+    bench.write(handle, (18 << 20) + 1, b"small");
+    content[(18 << 20) + 1..][..5].copy_from_slice(b"small");
+    bench.publish(handle);
+    assert!(fs::read(bench.at("large")).unwrap() == content, "the content differs");
+    assert_eq!(bench.names(), ["large"]);
+    // The next version begins with a new temporary file.
+    write(17 << 20, &[78; 512 << 10]);
+    content[17 << 20..][..512 << 10].fill(78);
+    bench.publish(handle);
+    assert!(fs::read(bench.at("large")).unwrap() == content, "the content of the next version differs");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! [`Writer`] is invisible until it is published, complete, durable and, where the caller asks for that, verified and on
 //! condition of the version before. Symbolic links are followed inside the place alone. Non-goal: writes in place.
 
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::{EntryKind, FileTime, Stamp, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::lease::locks::Span;
@@ -711,7 +712,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Writer::write_at`].
-    pub fn write_block(&self, block: Vec<u8>, offset: u64) -> Result<Vec<u8>, Error> {
+    pub fn write_block(&self, block: AlignedBlock, offset: u64) -> Result<AlignedBlock, Error> {
         if block.len() > MAX_IO_BYTES as usize {
             return self.write_at(&block, offset).map(|()| block);
         }

@@ -6,6 +6,7 @@
 //! request is told to the connection's [`Progress`], by which the door knows idle connections.
 
 use hyper::body::{Body, Bytes, Frame};
+use renkei_core::block::AlignedBlock;
 use renkei_core::error::{Code, Error};
 use renkei_mover::files::workspace::Reader;
 use std::future::poll_fn;
@@ -262,11 +263,11 @@ pub trait Sink: Send + Sized + 'static {
     ///
     /// # Errors
     /// Those of the content's place; nothing follows then.
-    fn write(self, block: Vec<u8>) -> Result<(Self, Vec<u8>), Self::Error>;
+    fn write(self, block: AlignedBlock) -> Result<(Self, AlignedBlock), Self::Error>;
 }
 
-/// Passes a body to a sink: a block is written while the next one arrives. The sink gets one block at least, which may be
-/// empty.
+/// Passes a body to a sink: a block is written while the next one arrives. All but the last have a power of two of bytes, so
+/// that they may be written past the page cache. The sink gets one block at least, which may be empty.
 ///
 /// # Errors
 /// Those of the sink; `lost` makes them of those of the body.
@@ -281,13 +282,18 @@ where
     B: Body<Data = Bytes> + Unpin,
     P: Progress + Clone,
 {
-    let begun = Ok((sink, Vec::new()));
+    let begun = Ok((sink, AlignedBlock::default()));
     let mut writing = spawn(progress, || begun);
-    let (mut block, mut size) = (Vec::new(), BlockSize::new());
-    while let Some(data) = next_data(&mut body).await.map_err(&lost)? {
+    let mut block = AlignedBlock::default();
+    let mut size = BlockSize::new();
+    while let Some(mut data) = next_data(&mut body).await.map_err(&lost)? {
         progress.step();
-        block.extend_from_slice(&data);
-        if block.len() >= size.bytes() {
+        while !data.is_empty() {
+            let count = block.fill(&data, size.bytes());
+            data = data.slice(count..);
+            if block.len() < size.bytes() {
+                break;
+            }
             size.on_block(Instant::now());
             let (sink, free) = writing.await.expect(NO_PANIC)?;
             let full = replace(&mut block, free);
@@ -389,7 +395,7 @@ mod tests {
     impl Sink for Bounded {
         type Error = usize;
 
-        fn write(mut self, block: Vec<u8>) -> Result<(Self, Vec<u8>), usize> {
+        fn write(mut self, block: AlignedBlock) -> Result<(Self, AlignedBlock), usize> {
             self.content.extend_from_slice(&block);
             self.blocks += 1;
             match self.content.len() > self.bound {

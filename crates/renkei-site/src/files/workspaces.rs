@@ -9,6 +9,7 @@ use super::FileService;
 use crate::access::Access;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
+use renkei_core::block::AlignedBlock;
 use renkei_core::entry::Xattr;
 use renkei_core::error::{Code, Error, Kind};
 use renkei_core::identity::{Need, Principal};
@@ -243,7 +244,12 @@ impl Files for AccountFiles {
         self.execute(move |local| local.operate(op, &content))
     }
 
-    fn write_block(&self, draft: Handle, offset: u64, block: Vec<u8>) -> Result<(Answer, Vec<u8>), Error> {
+    fn write_block(
+        &self,
+        draft: Handle,
+        offset: u64,
+        block: AlignedBlock,
+    ) -> Result<(Answer, AlignedBlock), Error> {
         Counters::add(&self.context.counters.file_bytes_total, block.len() as u64);
         self.run(move |local| {
             let answer = local.operate(Op::Write { handle: draft, offset }, &block)?;
