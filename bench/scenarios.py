@@ -256,12 +256,18 @@ def volumes():
 HTTP = [f"{server}-{client}-{{verb}}" for server in ("renkei", "nginx", "xrootd", "rclone") for client in ("curl", "davix")]
 
 
+TPC = ["renkei-pops", "renkei-tpc", "renkei-tpc-http", "xrootd-tpc"]
+
+
 def web():
-    """(h) One file over HTTPS: other programs' clients, the servers beside one another."""
-    return [Scenario(f"h-10-{verb}", f"{verb.upper()} over HTTPS", PATHS["b-10"], LARGE,
-                     [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")] + [
-        Scenario("h-10-crowd", "GET over HTTPS, alone and beside 2,000 clients", PATHS["b-10"], LARGE,
-                 [f"{server}-curl-{kind}" for server in ("renkei", "nginx") for kind in ("get", "crowd")], trace=True)] + objects()
+    """(h) One file over HTTPS: other programs' clients, the servers beside one another; copies between two servers; objects."""
+    found = [Scenario(f"h-10-{verb}", f"{verb.upper()} over HTTPS", PATHS["b-10"], LARGE,
+                      [name.format(verb=verb) for name in HTTP]) for verb in ("get", "put")]
+    found.append(Scenario("h-10-crowd", "GET over HTTPS, alone and beside 2,000 clients", PATHS["b-10"], LARGE,
+                          [f"{server}-curl-{kind}" for server in ("renkei", "nginx") for kind in ("get", "crowd")], trace=True))
+    found += [Scenario(f"h-100-tpc-{name}", "third-party copies", Path(2 * G, 100), what, TPC)
+              for name, what in (("file", LARGE), ("small", equal(2 * M, 1000)))]
+    return found + objects()
 
 
 def objects():

@@ -11,7 +11,7 @@ import unittest
 import xml.etree.ElementTree
 
 from bench import (copies, data, inside, machine, measure, must, objects, record, report, s3_client, scenarios, sharing,
-                   streams, svg, volumes)
+                   streams, svg, tpc_client, volumes)
 from bench.peers import PEERS
 from bench.peers.base import Stage
 
@@ -38,6 +38,33 @@ class Data(unittest.TestCase):
             for found in (wrong, less, {}):
                 with self.assertRaises(measure.Fail):
                     data.compare(whole, found)
+
+
+class ThirdPartyCopies(unittest.TestCase):
+    """The client of copies between two servers."""
+
+    def test_the_last_line_is_the_result(self):
+        marker = "Perf Marker\nStripe Bytes Transferred: 5\nEnd\n"
+        self.assertIsNone(tpc_client.outcome(marker + "success: Created\n"))
+        self.assertEqual(tpc_client.outcome(marker + "failure: HTTP 403"), "failure: HTTP 403")
+        self.assertEqual(tpc_client.outcome(marker), "End")
+        self.assertEqual(tpc_client.outcome(""), "no result")
+
+    def test_all_files_of_an_item_are_copied(self):
+        with tempfile.TemporaryDirectory() as work:
+            data.make_tiny(f"{work}/a", 3)
+            names = tpc_client.files(work, "a")
+            self.assertEqual([name for name in names if not os.path.isfile(f"{work}/{name}")], [])
+            self.assertEqual(len(names), 3)
+            self.assertEqual(tpc_client.files(work, names[0]), [names[0]])
+
+    def test_tokens_go_to_their_servers_and_are_not_shown(self):
+        plan = {"source": "https://a/x", "target": "https://b/y", "source_token": "one", "target_token": "two"}
+        headers = tpc_client.headers(plan, "a b")
+        self.assertEqual(headers["Source"], "https://a/x/a%20b")
+        self.assertEqual((headers["Authorization"], headers["TransferHeaderAuthorization"]), ("Bearer two", "Bearer one"))
+        for scenario in scenarios.selected(["h-100-tpc-file", "h-100-tpc-small"]):
+            self.assertEqual([name for name in scenario.peers if name not in PEERS], [])
 
 
 class Inside(unittest.TestCase):
