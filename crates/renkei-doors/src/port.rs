@@ -15,6 +15,7 @@ use renkei_core::wire::data::Ticket;
 use renkei_net::handshake;
 use renkei_net::tls::changed_through;
 use renkei_site::{Counters, Site};
+use rustls::NamedGroup;
 use rustls::server::Acceptor;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -168,9 +169,9 @@ struct ClientHello {
 enum Protocol {
     /// `renkei/1`.
     Renkei,
-    /// HTTP/2, and HTTP/1.1 if it must be: a browser.
+    /// HTTP/2, and HTTP/1.1 if it must be: a browser, or a program that is taken for one.
     Http2,
-    /// HTTP/1.1, or no ALPN.
+    /// HTTP/1.1, no ALPN, or a program that offers HTTP/2, too.
     Http1,
 }
 
@@ -181,6 +182,18 @@ impl Protocol {
             b"h2" if protocol == Protocol::Http1 => Protocol::Http2,
             _ => protocol,
         })
+    }
+
+    /// The protocol for a client that offers these groups: HTTP/2 is for browsers. All browsers offer X25519 and none X448,
+    /// which OpenSSL and GnuTLS offer, and with them libcurl in other programs. XRootD below 5.7 sends no content over
+    /// HTTP/2: its callback (`State::ReadCB`) waits for the status of `100 Continue`, which libcurl asks for in HTTP/1.1
+    /// alone. A guess that is wrong does no harm.
+    fn with(self, groups: &[NamedGroup]) -> Self {
+        let is_program = groups.contains(&NamedGroup::X448) || !groups.contains(&NamedGroup::X25519);
+        match self {
+            Protocol::Http2 if is_program && !groups.is_empty() => Protocol::Http1,
+            protocol => protocol,
+        }
     }
 }
 
@@ -220,8 +233,9 @@ async fn read_first(sock: &mut TcpStream) -> Result<Option<First>, Error> {
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
-                let offered = accepted.client_hello().alpn();
-                let protocol = Protocol::of(offered.into_iter().flatten());
+                let hello = accepted.client_hello();
+                let protocol = Protocol::of(hello.alpn().into_iter().flatten());
+                let protocol = protocol.with(hello.named_groups().unwrap_or_default());
                 return Ok(Some(First::Hello(ClientHello { protocol, bytes })));
             }
             Ok(None) if bytes.len() > MAX_HELLO_BYTES => {
@@ -300,6 +314,20 @@ async fn dispatch(caller: Caller, hello: ClientHello, site: Arc<Site>, slot: Slo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn http2_is_for_browsers() {
+        use NamedGroup::{X448, X25519, X25519MLKEM768, secp256r1, secp384r1};
+        let chosen = |alpn: &'static [u8], groups: &[NamedGroup]| {
+            Protocol::of([alpn, b"http/1.1"].into_iter()).with(groups)
+        };
+        assert!(chosen(b"h2", &[X25519MLKEM768, X25519, secp256r1, secp384r1]) == Protocol::Http2);
+        assert!(chosen(b"h2", &[]) == Protocol::Http2);
+        for program in [&[X25519, secp256r1, X448][..], &[secp256r1, secp384r1]] {
+            assert!(chosen(b"h2", program) == Protocol::Http1);
+        }
+        assert!(chosen(ALPN, &[X448]) == Protocol::Renkei);
+    }
 
     #[test]
     fn an_address_that_is_freed_in_time_is_taken() {

@@ -117,7 +117,7 @@ pub struct Snapshot {
     pub(super) former_credential: Option<Credential>,
     /// TLS for `renkei/1`; one for all connections, so that data streams can resume.
     pub renkei_tls: Arc<ServerConfig>,
-    /// TLS for HTTP, for clients that offer HTTP/2.
+    /// TLS for HTTP, for browsers, which offer HTTP/2.
     pub http_tls: Arc<ServerConfig>,
     /// The same for all others, which are asked for a certificate.
     pub http_tls_with_clients: Arc<ServerConfig>,

@@ -58,10 +58,13 @@ fn tokens_come_as_passwords_and_in_urls_too() {
     let password = format!("anybody:{token}");
     assert_eq!(parse(curl(&site, "/data/a", &["--user", &password])).body, b"hello");
     assert_eq!(parse(curl(&site, &format!("/data/a?authz={token}"), &[])).body, b"hello");
-    // HTTP/2, where no certificate is asked for.
+    // HTTP/2, where no certificate is asked for: a client that offers the groups of a browser gets it, no other.
     let header = format!("Authorization: Bearer {token}");
-    let output = curl(&site, "/data/a", &["--http2", "-H", &header]);
-    assert!(output.stdout.ends_with(b"hello"), "{output:?}");
+    for (groups, version) in [("X25519:P-256:P-384", "HTTP/2 200"), ("X25519:X448", "HTTP/1.1 200")] {
+        let output = curl(&site, "/data/a", &["--http2", "--curves", groups, "-H", &header]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.starts_with(version) && text.ends_with("hello"), "{output:?}");
+    }
     for bad in ["AgEDa2Vr", "x.y.z", &format!("{token}A")] {
         let refused = with_token(&site, bad, "/data/a", &[]);
         assert_eq!((refused.status, refused.problem()["code"].as_str()), (401, Some("RK-AUTH-30")), "{bad}");

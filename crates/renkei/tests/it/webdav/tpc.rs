@@ -622,15 +622,28 @@ fn xrootd_is_the_other_server_and_the_active_one() {
     let pulled = copy(&site, "/data/c", &[&format!("Source: {}", xrootd.url("b")), header]);
     assert_eq!(last_line(&pulled), "success: Created", "{}", site.logged());
     assert!(std::fs::read(site.root().join("c")).unwrap() == content);
-    // XRootD pulls from the PoP.
-    let output = Command::new("curl")
-        .args(["--silent", "--insecure", "--max-time", "60", "-X", "COPY", "-H", "Credential: none"])
-        .args(["-H", &format!("TransferHeaderAuthorization: Bearer {}", token(&site, "read"))])
-        .args(["-H", &format!("Source: https://{}/data/a", site.address)])
-        .arg(xrootd.url("d"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    // XRootD pulls from the PoP and pushes to it, an empty file, too.
+    std::fs::write(xrootd.data.join("empty"), "").unwrap();
+    let told = |name: &str, header: String| {
+        let output = Command::new("curl")
+            .args(["--silent", "--insecure", "--max-time", "60", "-X", "COPY", "-H", "Credential: none"])
+            .args([
+                "-H",
+                &format!("TransferHeaderAuthorization: Bearer {}", token(&site, "read,create,modify")),
+            ])
+            .args(["-H", &header])
+            .arg(xrootd.url(name))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = told("d", format!("Source: https://{}/data/a", site.address));
     assert!(text.contains("success: Created"), "{text}");
     assert!(std::fs::read(xrootd.data.join("d")).unwrap() == content);
+    let text = told("b", format!("Destination: https://{}/data/e", site.address));
+    assert!(text.contains("success: Created"), "{text}");
+    assert!(std::fs::read(site.root().join("e")).unwrap() == content);
+    let text = told("empty", format!("Destination: https://{}/data/empty", site.address));
+    assert!(text.contains("success: Created"), "{text}");
+    assert_eq!(std::fs::read(site.root().join("empty")).unwrap(), b"");
 }
