@@ -167,6 +167,11 @@ pub const FIELDS: &[Field] = &[
     Field { key: "tpc.first_byte_timeout_s", kind: Type::Number("seconds"), default: "300", env: "RENKEI_TPC_FIRST_BYTE_TIMEOUT_S",
         effect: "How long the other server may take to begin its answer: it may bring the file from tape or compute a digest. \
                  `stall_timeout_s` holds between two pieces of the content." },
+    Field { key: "tpc.min_bytes_per_s", kind: Type::Number("bytes a second"), default: "10240", env: "RENKEI_TPC_MIN_BYTES_PER_S",
+        effect: "Least rate at which another server sends the content of a copy on a connection; a slower one ends the copy (RK-TPC-5), so \
+                 that it does not keep its place. 0: no such limit." },
+    Field { key: "tpc.slow_window_s", kind: Type::Number("seconds"), default: "120", env: "RENKEI_TPC_SLOW_WINDOW_S",
+        effect: "The time over which that rate is measured; the wait for the first byte does not count." },
     Field { key: "tpc.firefly", kind: Type::Text, default: "", env: "RENKEI_TPC_FIREFLY",
         effect: "`HOST:PORT` to which a UDP packet is sent at the start and end of each copy that has a SciTag (scitags.org). Empty: none." },
     Field { key: "s3.domains", kind: Type::List, default: "[]", env: "RENKEI_S3_DOMAINS",

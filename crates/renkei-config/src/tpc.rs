@@ -28,6 +28,11 @@ pub struct Tpc {
     /// Timeout for the beginning of an answer, in seconds.
     #[serde(deserialize_with = "at_least_one")]
     pub first_byte_timeout_s: u64,
+    /// Least rate of the other server, in bytes a second; 0 for none.
+    pub min_bytes_per_s: u64,
+    /// The time over which it is measured, in seconds.
+    #[serde(deserialize_with = "at_least_one")]
+    pub slow_window_s: u64,
     /// The collector of fireflies, `HOST:PORT`; empty for none.
     #[serde(deserialize_with = "collector")]
     pub firefly: String,
@@ -42,6 +47,8 @@ impl Default for Tpc {
             max_running: 32,
             max_running_user: 16,
             first_byte_timeout_s: 300,
+            min_bytes_per_s: 10_240,
+            slow_window_s: 120,
             firefly: String::new(),
         }
     }

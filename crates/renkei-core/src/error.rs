@@ -579,6 +579,8 @@ codes! {
         "copy again later; if it stays so, tell the administrator of the other server";
     ServerAnswerWrong = "RK-TPC-4", Invalid, Never, "the other server answered against the protocol",
         "copy through the client, and tell the administrator of the other server";
+    ServerTooSlow = "RK-TPC-5", Unavailable, Later, "the other server sends too slowly",
+        "copy again later, or ask the administrator to lower `tpc.min_bytes_per_s`";
 
     // NS: the tree of a volume.
     RenamedIntoItself = "RK-NS-1", Invalid, Never, "a directory cannot be moved into itself",

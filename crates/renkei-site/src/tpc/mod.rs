@@ -11,6 +11,7 @@
 mod digest;
 mod firefly;
 mod other_server;
+mod pace;
 mod progress;
 mod pull;
 mod push;
@@ -242,7 +243,7 @@ impl Work {
                 Push { other: &other, reader: &reader, options, progress, stop }.run()?
             }
             LocalFile::Written(writer, may_publish) => {
-                let bytes = Pull { other: &other, writer: &writer, options, progress, stop }.run()?;
+                let bytes = Pull { other: &other, writer: &writer, options, progress, stop, kept: Mutex::default() }.run()?;
                 self.stop.check()?;
                 may_publish()?;
                 writer.publish(None, None)?;

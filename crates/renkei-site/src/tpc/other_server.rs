@@ -15,12 +15,15 @@ use renkei_net::SOFTWARE;
 use renkei_net::web_connection::{Cancel, WebConnection};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 6;
 /// Most of the body of a refusal that is shown.
 const MAX_REASON_BYTES: usize = 300;
+/// How long its pieces may come.
+const REASON_WITHIN: Duration = Duration::from_secs(10);
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub(super) struct ListedConnection {
     pub(super) inner: WebConnection,
     list: Arc<Mutex<Vec<Ends>>>,
     ends: Ends,
-    _flow: Option<Flow>,
+    flow: Option<Flow>,
 }
 
 impl Drop for ListedConnection {
@@ -129,7 +132,9 @@ impl OtherServer {
         let snapshot = self.context.last_snapshot();
         let is_here = |kept: &ListedConnection| {
             let server = kept.inner.server();
-            server.host == url.host && server.port == url.port && kept.inner.is_reusable()
+            // The flow of content is told from the connection's start on.
+            let is_told = self.firefly.is_none() || kept.flow.is_some();
+            server.host == url.host && server.port == url.port && kept.inner.is_reusable() && is_told
         };
         if let Some(kept) = kept.filter(is_here) {
             let is_trusted = reach::takes_token(&snapshot, &self.url, kept.inner.server());
@@ -144,7 +149,7 @@ impl OtherServer {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).push(ends);
         let moves = matches!(*method, Method::GET | Method::PUT);
         let flow = self.firefly.as_ref().filter(|_| moves).map(|firefly| firefly.begin(ends));
-        Ok((ListedConnection { inner, list: self.connections.clone(), ends, _flow: flow }, is_trusted))
+        Ok((ListedConnection { inner, list: self.connections.clone(), ends, flow }, is_trusted))
     }
 
     fn request(
@@ -215,8 +220,8 @@ impl Answer {
     }
 
     fn reason(&mut self) -> String {
-        let mut body = Vec::new();
-        while body.len() < MAX_REASON_BYTES {
+        let (mut body, began) = (Vec::new(), Instant::now());
+        while body.len() < MAX_REASON_BYTES && began.elapsed() < REASON_WITHIN {
             match self.connection.inner.next_piece() {
                 Ok(Some(piece)) => body.extend_from_slice(&piece),
                 _ => break,

@@ -6,6 +6,7 @@
 
 use super::digest::{Digest, WANTED, compare, digests};
 use super::other_server::{Answer, ListedConnection, OtherServer};
+use super::pace::Pace;
 use super::progress::CopyProgress;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue, IF_MATCH, RANGE};
 use hyper::{Method, StatusCode};
@@ -85,6 +86,8 @@ pub(super) struct Pull<'p> {
     pub(super) options: &'p Options,
     pub(super) progress: &'p CopyProgress,
     pub(super) stop: &'p Stop,
+    /// The connection of the last HEAD, for the request after it.
+    pub(super) kept: Mutex<Option<ListedConnection>>,
 }
 
 /// The ranges that are still to be fetched, and the checksums of what came in order.
@@ -161,12 +164,16 @@ impl Pull<'_> {
     }
 
     fn look_once(&self, extra: &HeaderMap) -> Result<Source, Error> {
-        let answer = self.other.ask(&Method::HEAD, extra, None, None)?;
+        let answer = self.other.ask(&Method::HEAD, extra, lock(&self.kept).take(), None)?;
         match answer.head.status().as_u16() {
             200 | 204 if answer.length().is_some_and(|size| i64::try_from(size).is_err()) => {
                 Err(answer.wrong("it tells a length that no file has"))
             }
-            200 | 204 => Ok(Source::of(&answer)),
+            200 | 204 => {
+                let source = Source::of(&answer);
+                *lock(&self.kept) = Some(answer.connection);
+                Ok(source)
+            }
             // Servers without HEAD are read in order.
             405 | 501 => Ok(Source::default()),
             _ => Err(answer.refused()),
@@ -183,7 +190,8 @@ impl Pull<'_> {
 
     fn fetch_all(&self, plan: &Plan, streams: u16) -> Result<u64, Error> {
         if streams == 1 {
-            return self.fetch_range(plan, 0..plan.source.size.unwrap_or(u64::MAX), &mut None);
+            let mut kept = lock(&self.kept).take();
+            return self.fetch_range(plan, 0..plan.source.size.unwrap_or(u64::MAX), &mut kept);
         }
         std::thread::scope(|scope| {
             let spawned: Vec<_> = (0..streams)
@@ -205,7 +213,7 @@ impl Pull<'_> {
 
     /// Fetches ranges until none is left or one failed.
     fn run_stream(&self, plan: &Plan) {
-        let mut kept = None;
+        let mut kept = lock(&self.kept).take();
         while lock(&plan.failed).is_none() {
             let Some(range) = lock(&plan.todo).pop() else { return };
             if let Err(error) = self.fetch_range(plan, range, &mut kept) {
@@ -222,9 +230,10 @@ impl Pull<'_> {
         kept: &mut Option<ListedConnection>,
     ) -> Result<u64, Error> {
         let (mut at, mut failures, mut pauses) = (range.start, 0, BACKOFF.begin());
+        let mut pace = Pace::of(&self.other.context.last_snapshot().config.tpc);
         loop {
             let before = at;
-            let error = match self.fetch(plan, &mut at, range.end, kept) {
+            let error = match self.fetch(plan, &mut at, range.end, (&mut *kept, &mut pace)) {
                 Ok(()) => return Ok(at),
                 Err(error) => error,
             };
@@ -243,8 +252,15 @@ impl Pull<'_> {
             if failures > MAX_FAILURES {
                 return Err(error);
             }
-            self.pause(&error, pauses.next(random_number()))?;
+            let pause = pauses.next(random_number());
+            self.pause(&error, pause)?;
+            // A server that cuts each connection after a few bytes is slow, too.
+            pace.note(0, pause).map_err(|slow| self.too_slow(slow))?;
         }
+    }
+
+    fn too_slow(&self, slow: Error) -> Error {
+        Error { op: "GET".into(), subject: self.other.url.to_string(), ..slow }.at(&self.other.url.host)
     }
 
     /// All bytes come once more, from the first on.
@@ -255,7 +271,9 @@ impl Pull<'_> {
     }
 
     fn is_retried(&self, error: &Error) -> bool {
-        error.retry() == Retry::Later && error.code != Code::Cancelled && self.stop.stopped().is_none()
+        error.retry() == Retry::Later
+            && !matches!(error.code, Code::Cancelled | Code::ServerTooSlow)
+            && self.stop.stopped().is_none()
     }
 
     /// Waits before the next attempt, unless the copy is stopped.
@@ -275,15 +293,17 @@ impl Pull<'_> {
         plan: &Plan,
         at: &mut u64,
         end: u64,
-        kept: &mut Option<ListedConnection>,
+        (kept, pace): (&mut Option<ListedConnection>, &mut Pace),
     ) -> Result<(), Error> {
         if *at == end && end > 0 {
             return Ok(());
         }
         let source = &plan.source;
         let is_rest = *at > 0 || source.size.is_some_and(|size| end < size);
+        let began = Instant::now();
         let answer =
             self.other.ask(&Method::GET, &conditions(source, *at, end, is_rest), kept.take(), None)?;
+        pace.answered(began.elapsed()).map_err(|slow| self.too_slow(slow))?;
         let end = match answer.head.status().as_u16() {
             200 if !is_rest => whole(&answer, source)?,
             // Ranges are optional (RFC 9110, section 14.2).
@@ -300,7 +320,7 @@ impl Pull<'_> {
             _ => return Err(answer.refused()),
         };
         same_version(&answer, source)?;
-        *kept = Some(self.receive(plan, answer, at, end)?);
+        *kept = Some(self.receive(plan, answer, (at, end), pace)?);
         Ok(())
     }
 
@@ -309,13 +329,19 @@ impl Pull<'_> {
         &self,
         plan: &Plan,
         answer: Answer,
-        at: &mut u64,
-        end: Option<u64>,
+        (at, end): (&mut u64, Option<u64>),
+        pace: &mut Pace,
     ) -> Result<ListedConnection, Error> {
         let (mut connection, mut block) = (answer.connection, Vec::with_capacity(BLOCK_BYTES));
         let ended = loop {
             self.stop.check()?;
-            match connection.inner.next_piece() {
+            let began = Instant::now();
+            let piece = connection.inner.next_piece();
+            let bytes = piece.as_ref().ok().and_then(Option::as_ref).map_or(0, |piece| piece.len() as u64);
+            if let Err(slow) = pace.note(bytes, began.elapsed()) {
+                break Err(self.too_slow(slow));
+            }
+            match piece {
                 Ok(Some(piece)) => block.extend_from_slice(&piece),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(self.other.blame(error, &answer.url)),

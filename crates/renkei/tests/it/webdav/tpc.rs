@@ -365,6 +365,29 @@ fn two_versions_are_never_mixed_and_wrong_bytes_never_seen() {
 }
 
 #[test]
+fn a_server_that_drips_bytes_keeps_no_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let web = WebAuthority::new(dir.path());
+    let (_dir, site) =
+        web.pop(&[("RENKEI_TPC_SLOW_WINDOW_S", "2"), ("RENKEI_TPC_MIN_BYTES_PER_S", "100000")]);
+    let head = [("Content-Length", "1000000"), ("ETag", "\"1\"")];
+    let drips = web.serve(move |request, _, stream| {
+        say(stream, "200 OK", &head);
+        while request.starts_with("GET") && stream.write_all(b"x").and_then(|()| stream.flush()).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let line = pull(&site, &drips, "/data/a");
+    assert!(line.starts_with("failure: RK-TPC-5: ") && line.contains("localhost"), "{line}");
+    // One that cuts each connection after a few bytes makes progress, too.
+    let content = vec![7; 1_000_000];
+    let cuts = web.serve(move |head, _, stream| give(head, stream, &content, "\"1\"", 10));
+    let line = pull(&site, &cuts, "/data/a");
+    assert!(line.starts_with("failure: RK-TPC-5: "), "{line}");
+    assert!(names(&site).is_empty(), "{:?}", names(&site));
+}
+
+#[test]
 fn redirects_take_the_token_to_no_other_host() {
     let dir = tempfile::tempdir().unwrap();
     let web = WebAuthority::new(dir.path());
