@@ -109,6 +109,7 @@ impl Site {
         let files = Arc::new(FileService::new(&context, &relay, &transfers, volumes.clone()));
         let monitor =
             Arc::new(Monitor::new(&context, &relay, &partners, &transfers, &volumes, &queue, &drop_folders));
+        let copies = Arc::new(ThirdPartyCopies::new(&context, &relay, &active));
         let site = Arc::new(Site {
             sessions: Mutex::default(),
             relay,
@@ -120,7 +121,7 @@ impl Site {
             buffer,
             files,
             links: links::Links::new(&context, &state),
-            copies: Arc::new(ThirdPartyCopies::new(&context, &active)),
+            copies,
             console: status::console::Console::new(&context),
             monitor,
             context,

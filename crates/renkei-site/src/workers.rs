@@ -14,6 +14,7 @@ const TASKS: &[(&str, &str)] = &[
     ("buffer", "removes from the buffer what was delivered or is too old"),
     ("cleanup", "removes journals and temporary files of abandoned transfers"),
     ("conditions", "looks for what is not as it should be"),
+    ("copies", "closes the idle sessions of third-party copies"),
     ("drafts", "removes what file sessions left open"),
     ("following", "follows volumes of other homes, and brings replicas that are to be held here"),
     ("given-up", "tells destinations which transfers were cancelled"),

@@ -27,6 +27,7 @@ use renkei_site::queue::drop_folders::spawn_rules;
 use renkei_site::queue::scheduler::spawn_queue;
 use renkei_site::queue::webhooks::spawn_notices;
 use renkei_site::status::conditions::spawn_conditions;
+use renkei_site::tpc::spawn_session_sweep;
 use renkei_site::transfer::Stop;
 use renkei_site::transfer::cleanup::spawn_cleanup;
 use renkei_site::volume::follower::log_tailing::spawn_following;
@@ -62,6 +63,7 @@ pub fn run(home: Home, config: Config, on_ready: impl FnOnce(&Site, &[SocketAddr
     let socket = bind_socket(&site.home().socket())?;
     site.volumes().begin_after_restore()?;
     spawn_draft_sweep(site.file_service())?;
+    spawn_session_sweep(site.third_party_copies())?;
     spawn_cleanup(site.context())?;
     site.spawn_watch()?;
     spawn_renewal(site.context())?;

@@ -13,12 +13,13 @@ use renkei_net::unix_ms;
 impl Queue {
     /// The third-party copies that belong on a page: all on the first one, newest first.
     pub(super) fn copies(&self, caller: Caller<'_>, listed: &Listed) -> Vec<Queued> {
-        if listed.before.is_some() || listed.label.is_some() {
+        if listed.before.is_some() {
             return Vec::new();
         }
         let runs = self.runs_of(caller).into_iter();
         runs.filter(|run| listed.ended || run.outcome == Outcome::Running)
             .filter_map(|run| queued(&run))
+            .filter(|copy| listed.label.as_ref().is_none_or(|label| *label == copy.label))
             .collect()
     }
 
@@ -83,7 +84,7 @@ fn state(run: &Run) -> State {
 
 /// A copy as a transfer of the queue is listed.
 fn queued(run: &Run) -> Option<Queued> {
-    let Route { from, to } = run.route.clone()?;
+    let Route { from, to, by } = run.route.clone()?;
     let summary = match &run.outcome {
         Outcome::Done { summary, .. } => Some(summary.clone()),
         _ => None,
@@ -104,7 +105,8 @@ fn queued(run: &Run) -> Option<Queued> {
         attempts: 1,
         priority: 0,
         class: run.status.class,
-        label: String::new(),
+        // Users see here which way it goes.
+        label: by.into(),
         progress: Some(run.status.progress),
         summary,
         buffered: None,

@@ -2,7 +2,8 @@
 //!
 //! [`ThirdPartyCopies`] is the room. The door opens the file here for the client and starts a copy with it; the copy has a
 //! thread, waits for its turn (`slots`), and is in the list of transfers from its start. `pull` and `push` move the bytes;
-//! `other_server` makes their requests, `reach` judges which servers may be reached, `progress` is what the client sees.
+//! `other_server` makes their requests, `reach` judges which servers may be reached, `progress` is what the client sees. Where the
+//! other server is the PoP of a trusted site, the bytes go by renkei/1 (`partner_file`, in a session of `partner_sessions`).
 //!
 //! Guarantees: nothing of a pull is seen before all of it is here and has the digest of the source; a copy that is stopped or
 //! fails leaves nothing. A copy does not outlive the PoP, for its client does not either. Source: the WLCG HTTP-TPC
@@ -12,6 +13,8 @@ mod digest;
 mod firefly;
 mod other_server;
 mod pace;
+mod partner_file;
+mod partner_sessions;
 mod progress;
 mod pull;
 mod push;
@@ -27,12 +30,15 @@ pub use remote_url::RemoteUrl;
 
 use crate::Context;
 use crate::access::Access;
-use crate::transfer::active::ActiveTransfers;
+use crate::relay::Relay;
+use crate::transfer::active::{ActiveTransfers, Listed};
 use crate::transfer::history::{Route, Trace};
 use crate::transfer::jobs::{note_end, running};
 use firefly::{Firefly, Way};
-use hyper::HeaderMap;
-use other_server::OtherServer;
+use hyper::{HeaderMap, Method};
+use other_server::{ListedConnection, OtherServer};
+use partner_file::{PartnerCopy, PartnerFile};
+use partner_sessions::PartnerSessions;
 use pull::Pull;
 use push::Push;
 use renkei_core::error::{Code, Error};
@@ -65,6 +71,7 @@ pub struct ThirdPartyCopies {
     context: Arc<Context>,
     active: Arc<ActiveTransfers>,
     slots: Arc<Slots>,
+    partners: PartnerSessions,
     /// Made with the first copy.
     connections: Mutex<Option<Connections>>,
 }
@@ -135,9 +142,14 @@ struct Work {
 
 impl ThirdPartyCopies {
     /// A PoP without copies.
-    pub(crate) fn new(context: &Arc<Context>, active: &Arc<ActiveTransfers>) -> Self {
-        let (context, active) = (context.clone(), active.clone());
-        ThirdPartyCopies { context, active, slots: Arc::default(), connections: Mutex::default() }
+    pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, active: &Arc<ActiveTransfers>) -> Self {
+        ThirdPartyCopies {
+            partners: PartnerSessions::new(context, relay),
+            context: context.clone(),
+            active: active.clone(),
+            slots: Arc::default(),
+            connections: Mutex::default(),
+        }
     }
 
     /// Starts a copy with a file that was opened for the client.
@@ -166,6 +178,11 @@ impl ThirdPartyCopies {
         Ok(Copy { progress, ended, stop })
     }
 
+    /// Closes the sessions with other PoPs that no copy has used for a while.
+    fn close_idle(&self) {
+        self.partners.close_idle();
+    }
+
     fn runtime(&self) -> Result<Handle, Error> {
         let mut connections = self.connections.lock().expect("no thread panics while it holds the lock");
         if connections.is_none() {
@@ -187,6 +204,14 @@ impl ThirdPartyCopies {
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         Limits { all: count(tpc.max_running), user: count(tpc.max_running_user) }
     }
+}
+
+/// Starts the thread that closes idle sessions with other PoPs.
+///
+/// # Errors
+/// `SystemCall`.
+pub fn spawn_session_sweep(room: &Arc<ThirdPartyCopies>) -> Result<(), Error> {
+    room.context.spawn_every(room, "copies", partner_sessions::IDLE / 2, ThirdPartyCopies::close_idle)
 }
 
 impl Work {
@@ -222,14 +247,14 @@ impl Work {
         let shown = (place.to_string(), vec![place.storage.clone()]);
         let (watch, direction) = (&self.progress.watch, self.file.direction());
         let mut entry = running(&self.access, self.id, direction, shown, Class::Normal, (watch, &self.stop));
-        entry.trace = Trace::begin(reach::partner(&snapshot, url)).between(Route { from, to });
+        entry.trace = Trace::begin(reach::partner(&snapshot, url)).between(Route { from, to, by: "" });
         let active = self.room.active.clone();
-        let _listed = active.enter(active.fresh_key(), entry)?;
-        self.in_turn()
+        let listed = active.enter(active.fresh_key(), entry)?;
+        self.in_turn(&listed)
     }
 
     /// Waits for its turn and moves the bytes.
-    fn in_turn(self) -> Result<Summary, Error> {
+    fn in_turn(self, listed: &Listed<'_>) -> Result<Summary, Error> {
         let room = self.room.clone();
         let _slot = self.turn.wait(|| room.limits(), &self.stop)?;
         self.progress.starts();
@@ -237,20 +262,77 @@ impl Work {
         let cancelled = cancel.clone();
         let _hook = self.stop.on_stop(move |error| cancelled.cancel(error));
         let other = self.other_server(cancel)?;
-        let (options, progress, stop) = (&self.request.options, &self.progress, &self.stop);
-        let bytes = match self.file {
-            LocalFile::Read(reader) => {
-                Push { other: &other, reader: &reader, options, progress, stop }.run()?
-            }
-            LocalFile::Written(writer, may_publish) => {
-                let bytes = Pull { other: &other, writer: &writer, options, progress, stop, kept: Mutex::default() }.run()?;
-                self.stop.check()?;
-                may_publish()?;
-                writer.publish(None, None)?;
-                bytes
+        let mut kept = None;
+        let bytes = match self.by_renkei(&other, listed, &mut kept) {
+            Some(done) => done?,
+            None => {
+                listed.goes_by("HTTP");
+                self.by_http(&other, kept)?
             }
         };
+        if let LocalFile::Written(writer, may_publish) = self.file {
+            self.stop.check()?;
+            may_publish()?;
+            writer.publish(None, None)?;
+        }
         Ok(Summary { files: 1, bytes, bytes_moved: bytes, ..Summary::default() })
+    }
+
+    fn by_http(&self, other: &OtherServer, kept: Option<ListedConnection>) -> Result<u64, Error> {
+        let (options, progress, stop) = (&self.request.options, &self.progress, &self.stop);
+        match &self.file {
+            LocalFile::Read(reader) => Push { other, reader, options, progress, stop }.run(),
+            LocalFile::Written(writer, _) => {
+                Pull { other, writer, options, progress, stop, kept: Mutex::new(kept) }.run()
+            }
+        }
+    }
+
+    /// Moves the bytes by renkei/1; none where that is not possible, or failed before a byte moved. A connection for HTTP is
+    /// kept then, if there is one.
+    fn by_renkei(
+        &self,
+        other: &OtherServer,
+        listed: &Listed<'_>,
+        kept: &mut Option<ListedConnection>,
+    ) -> Option<Result<u64, Error>> {
+        let snapshot = self.room.context.last_snapshot();
+        // Networks are told of connections of HTTP alone.
+        let (url, headers) = (&self.request.url, &self.request.headers);
+        let file = PartnerFile::of(&snapshot, url, headers).filter(|_| other.firefly.is_none())?;
+        let is_write = matches!(self.file, LocalFile::Read(_));
+        let size = || match &self.file {
+            LocalFile::Read(reader) => reader.size(),
+            LocalFile::Written(..) => self.size_there(other, kept),
+        };
+        let (files, path) = self.room.partners.find(&self.access.principal, &file, is_write, size)?;
+        *kept = None;
+        listed.goes_by("renkei/1");
+        let context = &*self.room.context;
+        let (options, progress, stop) = (&self.request.options, &self.progress, &self.stop);
+        let copy = PartnerCopy { file: &file, files, path, url, options, progress, stop, context };
+        let done = match &self.file {
+            LocalFile::Read(reader) => copy.push(reader),
+            LocalFile::Written(writer, _) => copy.pull(writer),
+        };
+        match done {
+            Err(error) if self.stop.stopped().is_none() && self.progress.look().bytes == 0 => {
+                tracing::info!(%error, "not by renkei/1; the bytes go by HTTP");
+                None
+            }
+            done => Some(done),
+        }
+    }
+
+    /// The size that the other server tells, without a digest; 0 if it tells none. The connection is kept.
+    fn size_there(&self, other: &OtherServer, kept: &mut Option<ListedConnection>) -> u64 {
+        if self.request.options.no_head {
+            return 0;
+        }
+        let Ok(answer) = other.ask(&Method::HEAD, &HeaderMap::new(), None, None) else { return 0 };
+        let size = answer.length().filter(|_| answer.head.status().is_success()).unwrap_or(0);
+        *kept = Some(answer.connection);
+        size
     }
 
     fn other_server(&self, cancel: Cancel) -> Result<OtherServer, Error> {

@@ -79,6 +79,13 @@ impl Drop for Listed<'_> {
 }
 
 impl Listed<'_> {
+    /// Records the protocol of a third-party copy.
+    pub(crate) fn goes_by(&self, protocol: &'static str) {
+        if let Some((_, running)) = self.0.lock().get_mut(&self.1) {
+            running.trace.goes_by(Instant::now(), protocol);
+        }
+    }
+
     /// Records an event and the RTT to the other side.
     pub(crate) fn tell(&self, text: String, round_trip: Duration) {
         if let Some((_, running)) = self.0.lock().get_mut(&self.1) {

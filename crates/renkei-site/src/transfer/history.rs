@@ -77,6 +77,8 @@ pub struct Route {
     pub from: String,
     /// The destination.
     pub to: String,
+    /// The protocol by which the bytes go, once it is known.
+    pub by: &'static str,
 }
 
 /// Samples and events of a transfer, recorded from its start.
@@ -120,6 +122,14 @@ impl Trace {
         if self.facts.len() < MAX_FACTS {
             self.facts.push(Fact { after: now - self.since, text });
         }
+    }
+
+    /// Records the protocol of a third-party copy.
+    pub(crate) fn goes_by(&mut self, now: Instant, protocol: &'static str) {
+        if let Some(route) = &mut self.route {
+            route.by = protocol;
+        }
+        self.tell(now, format!("the bytes go by {protocol}"));
     }
 
     /// Records the RTT to the other site.

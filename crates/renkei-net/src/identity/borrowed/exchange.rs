@@ -57,26 +57,40 @@ impl Door {
         let key = KeyRequest::generate()?;
         let mut reply = self.ask(shown, &key.request)?;
         if let (false, Some((site, _))) = (self.introduces, &self.known) {
-            self.expect_user_of(site, &reply, &key, file)?;
+            self.user_of(site, &reply, &key, file)?;
             keep_own_card(&mut reply, site);
         }
         keep_at(home, file, &key, reply, now)
     }
 
-    /// Refuses a certificate of another than a user of the site that was asked.
-    fn expect_user_of(
+    /// Gets a certificate that is not stored: for one piece of work, by a PoP of a known site.
+    ///
+    /// # Errors
+    /// As [`Door::take`].
+    pub fn credential(&self, shown: &Shown) -> Result<Credential, Error> {
+        let Some((site, _)) = &self.known else {
+            return Err(Error::new(Code::EndpointNotTrusted, OP, &self.endpoint, "its site is not known"));
+        };
+        let key = KeyRequest::generate()?;
+        let reply = self.ask(shown, &key.request)?;
+        self.user_of(site, &reply, &key, Path::new(&self.endpoint))
+    }
+
+    /// The certificate of a reply; it must be that of a user of the site that was asked.
+    fn user_of(
         &self,
         site: &SiteName,
         reply: &Value,
         key: &KeyRequest,
         file: &Path,
-    ) -> Result<(), Error> {
+    ) -> Result<Credential, Error> {
         let certificate = reply["certificate"].as_str().unwrap_or_default();
-        let given = Credential::parse(certificate, &key.key, file)?.holder()?;
-        if given.user_name().is_some() && given.site() == site {
-            return Ok(());
+        let given = Credential::parse(certificate, &key.key, file)?;
+        let holder = given.holder()?;
+        if holder.user_name().is_some() && holder.site() == site {
+            return Ok(given);
         }
-        let cause = format!("the PoP of {site} gave a certificate of {given}, no user of its site");
+        let cause = format!("the PoP of {site} gave a certificate of {holder}, no user of its site");
         Err(Error::new(Code::ProtocolViolation, OP, &self.endpoint, cause))
     }
 
@@ -247,7 +261,7 @@ mod tests {
         let key = KeyRequest::generate().unwrap();
         let issued = titech.issue_user("alice", &key.request, 1, now()).unwrap();
         let reply = json!({ "certificate": issued.pem });
-        let check = |name: &str| door.expect_user_of(&site(name), &reply, &key, Path::new("own.pem"));
+        let check = |name: &str| door.user_of(&site(name), &reply, &key, Path::new("own.pem")).map(drop);
         assert_eq!(check("kek").unwrap_err().code, Code::ProtocolViolation);
         check("titech").unwrap();
     }

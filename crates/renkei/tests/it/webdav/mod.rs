@@ -7,6 +7,7 @@ mod grid;
 mod links;
 mod tokens;
 mod tpc;
+mod tpc_partners;
 
 use crate::federation::Site;
 use renkei_config::home::Home;

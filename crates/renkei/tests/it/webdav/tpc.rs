@@ -138,13 +138,13 @@ fn give(head: &str, stream: &mut Stream, content: &[u8], tag: &str, most: usize)
     }
 }
 
-fn copy(site: &Site, path: &str, headers: &[&str]) -> Answer {
+pub(super) fn copy(site: &Site, path: &str, headers: &[&str]) -> Answer {
     let mut arguments = vec!["-X", "COPY"];
     headers.iter().for_each(|header| arguments.extend(["-H", header]));
     ask(site, path, &arguments)
 }
 
-fn last_line(answer: &Answer) -> String {
+pub(super) fn last_line(answer: &Answer) -> String {
     let text = String::from_utf8_lossy(&answer.body);
     text.lines().last().unwrap_or_default().to_owned()
 }
@@ -158,7 +158,7 @@ fn pull(site: &Site, other: &OtherServer, path: &str) -> String {
 }
 
 /// The names in the storage, hidden ones included, without its marker.
-fn names(site: &Site) -> Vec<String> {
+pub(super) fn names(site: &Site) -> Vec<String> {
     let all = std::fs::read_dir(site.root()).unwrap().map(|item| item.unwrap().file_name());
     let mut all: Vec<String> = all.map(|name| name.into_string().unwrap()).collect();
     all.retain(|name| name != ".rk~storage");
@@ -166,7 +166,7 @@ fn names(site: &Site) -> Vec<String> {
     all
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
@@ -174,7 +174,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn token(site: &Site, may: &str) -> String {
+pub(super) fn token(site: &Site, may: &str) -> String {
     site.ok(&["token", &format!("{}:/data", site.name), "--may", may]).trim().to_owned()
 }
 
@@ -202,6 +202,8 @@ fn davix_copies_between_pops_in_both_modes() {
     let (_, listed) = titech.json(&["transfers", "--ended"]);
     let states: Vec<_> = listed["transfers"].as_array().unwrap().iter().map(|one| &one["state"]).collect();
     assert_eq!(states, ["done", "done"], "{listed}");
+    let labels: Vec<_> = listed["transfers"].as_array().unwrap().iter().map(|one| &one["label"]).collect();
+    assert_eq!(labels, ["renkei/1", "renkei/1"], "{}", titech.logged());
     let id = listed["transfers"][0]["id"].as_str().unwrap();
     let why = titech.ok(&["why", id]);
     assert!(why.contains("b.dat") && why.contains("https://"), "{why}");
@@ -450,7 +452,7 @@ fn begin(site: &Site, other: &OtherServer) -> Child {
         .unwrap()
 }
 
-fn running(site: &Site) -> Vec<serde_json::Value> {
+pub(super) fn running(site: &Site) -> Vec<serde_json::Value> {
     site.json(&["transfers"]).1["transfers"].as_array().unwrap().clone()
 }
 

@@ -1,0 +1,214 @@
+//! Sessions of renkei/1 with the PoPs of trusted sites, in which third-party copies move their bytes.
+//!
+//! renkei/1 knows certificates alone, and a copy has a token. So the token is shown to the PoP that it is for, which gives a
+//! certificate of hours with the rights of the token (docs/design/0044), to a key that stays in memory. The session is
+//! kept for the copies that follow with the same token, which then need no handshakes.
+//!
+//! A PoP gives one user few certificates in a minute, and each costs round trips. So one is asked for when the file is large,
+//! or the token was shown before; tokens that are each for one small file go by HTTP.
+
+use super::partner_file::PartnerFile;
+use crate::Context;
+use crate::relay::Relay;
+use crate::snapshot::Snapshot;
+use renkei_core::error::{Code, Error};
+use renkei_core::identity::{Principal, Scope};
+use renkei_core::path::{Place, RelPath};
+use renkei_core::wire::encode;
+use renkei_mover::connect::dial::Dialler;
+use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use renkei_net::identity::borrowed::exchange::{Door, Shown};
+use renkei_net::identity::trust::Trust;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Files from this size on are worth a certificate of their own.
+const LARGE_BYTES: u64 = 64 << 20;
+/// Idle timeout of a session.
+pub(super) const IDLE: Duration = Duration::from_secs(60);
+/// How long a token is remembered after its last use.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// How long a PoP that refused is not asked again with the same token.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// A certificate that ends within this time begins no copy.
+const ENDS_SOON: Duration = Duration::from_secs(60);
+/// How long an operation waits for a lost session.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Most tokens that are remembered.
+const MAX_TOKENS: usize = 10_000;
+
+/// The digest of user, place and token.
+type Key = [u8; 32];
+
+/// What is known of a token.
+enum State {
+    /// It was shown.
+    Shown,
+    /// The PoP gave no certificate, or no session.
+    Refused(Instant),
+    /// A session is open.
+    Open(Session),
+}
+
+struct Session {
+    files: Arc<RemoteFiles>,
+    /// The directory that it is about: the storage, or the part of it that the token is for.
+    base: RelPath,
+    ends: SystemTime,
+    trust: Arc<Trust>,
+}
+
+impl Session {
+    fn is_good(&self, snapshot: &Snapshot) -> bool {
+        let is_trusted = Arc::ptr_eq(&self.trust, &snapshot.trust);
+        is_trusted && !self.files.is_lost() && self.ends > SystemTime::now() + ENDS_SOON
+    }
+
+    /// The files of the session, and the path of one of them; none if it is not about that.
+    fn with(&self, path: &RelPath) -> Option<(Arc<RemoteFiles>, RelPath)> {
+        let path = path.below(&self.base).filter(|path| !path.is_root())?;
+        Some((self.files.clone(), path))
+    }
+}
+
+struct Slot {
+    state: Mutex<State>,
+    used: Mutex<Instant>,
+}
+
+/// The sessions.
+pub(super) struct PartnerSessions {
+    context: Arc<Context>,
+    relay: Arc<Relay>,
+    slots: Mutex<HashMap<Key, Arc<Slot>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PartnerSessions {
+    pub(super) fn new(context: &Arc<Context>, relay: &Arc<Relay>) -> Self {
+        PartnerSessions { context: context.clone(), relay: relay.clone(), slots: Mutex::default() }
+    }
+
+    /// The session for a copy of this user, and the path of the file in it; none where the copy goes by HTTP. `size` is asked only where it counts.
+    pub(super) fn find(
+        &self,
+        user: &Principal,
+        file: &PartnerFile,
+        is_write: bool,
+        size: impl FnOnce() -> u64,
+    ) -> Option<(Arc<RemoteFiles>, RelPath)> {
+        let (slot, is_known) = self.slot(user, file, is_write);
+        if !is_known && size() < LARGE_BYTES {
+            return None;
+        }
+        // Copies that begin at the same time wait for the first one's session.
+        let mut state = lock(&slot.state);
+        let snapshot = self.context.last_snapshot();
+        match &*state {
+            State::Open(session) if session.is_good(&snapshot) => return session.with(&file.place.path),
+            State::Refused(since) if since.elapsed() < REFUSED_FOR => return None,
+            _ => {}
+        }
+        match self.open(&snapshot, file, is_write) {
+            Ok(session) => {
+                let found = session.with(&file.place.path);
+                *state = State::Open(session);
+                found
+            }
+            Err(error) => {
+                tracing::info!(site = %file.site, %error, "no session for third-party copies; they go by HTTP");
+                *state = State::Refused(Instant::now());
+                None
+            }
+        }
+    }
+
+    /// The slot of a token, and whether it was shown before.
+    fn slot(&self, user: &Principal, file: &PartnerFile, is_write: bool) -> (Arc<Slot>, bool) {
+        let parts =
+            (&user.to_string(), &file.site, &file.endpoint, &file.place.storage, is_write, &file.token);
+        let key = *blake3::hash(&encode(&parts)).as_bytes();
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.get(&key) {
+            *lock(&slot.used) = Instant::now();
+            return (slot.clone(), true);
+        }
+        if slots.len() >= MAX_TOKENS {
+            slots.retain(|_, slot| {
+                !matches!(slot.state.try_lock().as_deref(), Ok(State::Shown | State::Refused(_)))
+            });
+        }
+        let slot = Arc::new(Slot { state: Mutex::new(State::Shown), used: Mutex::new(Instant::now()) });
+        slots.insert(key, slot.clone());
+        (slot, false)
+    }
+
+    /// Exchanges the token for a certificate and opens a session with it.
+    fn open(&self, snapshot: &Arc<Snapshot>, file: &PartnerFile, is_write: bool) -> Result<Session, Error> {
+        let door = Door {
+            endpoint: file.endpoint.clone(),
+            known: Some((file.site.clone(), snapshot.trust.clone())),
+            introduces: false,
+        };
+        let credential = door.credential(&Shown::Token(file.token.clone()))?;
+        let facts = credential.facts()?;
+        let ends = facts.not_after;
+        if ends <= SystemTime::now() + ENDS_SOON {
+            let cause = "the certificate for the token ends in a moment";
+            return Err(Error::new(Code::CertificateExpired, "open session", &file.site, cause));
+        }
+        // Relays authenticate this PoP.
+        let dialler = Dialler::new(&credential, snapshot.trust.clone(), snapshot.config.stall_timeout())?
+            .with_ways(self.relay.ways(snapshot))
+            .passed_on_for(&snapshot.credential)?;
+        let base = base(facts.scope.as_ref(), file)?;
+        let place = Place { storage: file.place.storage.clone(), path: base.clone() };
+        let far = RemoteDir { dialler, site: file.site.clone(), place, write: is_write };
+        let config = Config {
+            when_lost: WhenLost::Fail(PATIENCE),
+            silence: snapshot.config.stall_timeout(),
+            ..Config::default()
+        };
+        let files = Arc::new(RemoteFiles::open(far, config)?);
+        Ok(Session { files, base, ends, trust: snapshot.trust.clone() })
+    }
+
+    /// Closes the sessions that no copy has used for a while, and forgets tokens.
+    pub(super) fn close_idle(&self) {
+        // Without the lock: a session may wait for the other side when it is closed.
+        drop(self.take_idle());
+    }
+
+    fn take_idle(&self) -> Vec<Arc<Slot>> {
+        let is_idle = |slot: &Slot| {
+            let idle = lock(&slot.used).elapsed();
+            match slot.state.try_lock().as_deref() {
+                Ok(State::Open(session)) => Arc::strong_count(&session.files) == 1 && idle >= IDLE,
+                Ok(_) => idle >= REMEMBERED,
+                // A copy opens it.
+                Err(_) => false,
+            }
+        };
+        lock(&self.slots).extract_if(|_, slot| is_idle(slot)).map(|(_, slot)| slot).collect()
+    }
+}
+
+/// The directory of a session: the storage, for a restricted certificate the largest part of it that has the file.
+fn base(scope: Option<&Scope>, file: &PartnerFile) -> Result<RelPath, Error> {
+    let Some(scope) = scope else { return Ok(RelPath::root()) };
+    let PartnerFile { site, place, .. } = file;
+    let permits = scope.permits().iter().filter(|permit| permit.site == *site);
+    let has = permits.filter(|permit| permit.place.storage == place.storage).map(|permit| &permit.place.path);
+    let largest = has
+        .filter(|path| place.path.starts_with(path) && **path != place.path)
+        .min_by_key(|path| path.as_bytes().len());
+    let refused = || {
+        let cause = format!("no session for a file alone; the scope is: {scope}");
+        Error::new(Code::OutOfScope, "open session", place, cause)
+    };
+    largest.cloned().ok_or_else(refused)
+}
