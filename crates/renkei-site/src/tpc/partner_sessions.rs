@@ -212,3 +212,34 @@ fn base(scope: Option<&Scope>, file: &PartnerFile) -> Result<RelPath, Error> {
     };
     largest.cloned().ok_or_else(refused)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use renkei_core::identity::{Permit, Rights};
+    use renkei_core::path::SiteName;
+
+    #[test]
+    fn a_session_is_about_what_the_token_is_for() {
+        let site = SiteName::parse("kek").unwrap();
+        let place = |text: &str| Place::parse(text.as_bytes()).unwrap().unwrap();
+        let file = PartnerFile {
+            site: site.clone(),
+            endpoint: "localhost:1".into(),
+            place: place("/data/run7/raw/a"),
+            token: String::new(),
+        };
+        let based = |places: &[&str]| {
+            let permit =
+                |text: &&str| Permit { site: site.clone(), place: place(text), rights: Rights::READ };
+            let scope = Scope::of_rights(places.iter().map(permit).collect()).unwrap();
+            base(Some(&scope), &file).map(|base| base.to_string()).map_err(|error| error.code)
+        };
+        assert!(base(None, &file).unwrap().is_root());
+        assert_eq!(based(&["/data/run7"]), Ok("run7".into()));
+        assert_eq!(based(&["/data/run6", "/data/run7/raw", "/data/run7/raw/a"]), Ok("run7/raw".into()));
+        for others in [&["/data/run7/raw/a"][..], &["/data/run", "/data/run7/raw2"], &["/other"]] {
+            assert_eq!(based(others), Err(Code::OutOfScope), "{others:?}");
+        }
+    }
+}
