@@ -81,6 +81,19 @@ impl Evidence {
         }
     }
 
+    /// The bearer token, if it is one.
+    pub(crate) fn token(&self) -> Option<&ShownToken> {
+        match self {
+            Evidence::Token(shown) => Some(shown),
+            Evidence::Session(earlier) => earlier.evidence.token(),
+            Evidence::Chain(_)
+            | Evidence::Grid(_)
+            | Evidence::Uid(_)
+            | Evidence::Word(_)
+            | Evidence::S3Key(_) => None,
+        }
+    }
+
     /// The kind of the evidence, as written into certificates that are given for it.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

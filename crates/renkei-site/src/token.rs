@@ -3,7 +3,7 @@
 use super::snapshot::Snapshot;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Permit, Principal, Rights, Scope};
-use renkei_core::path::{Place, RelPath};
+use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_net::identity::borrowed::number_of;
 use renkei_net::identity::token::acceptance::Acceptance;
 use renkei_net::identity::token::bearer::{Holder, not_ours};
@@ -114,6 +114,26 @@ impl ShownToken {
         self.restrictions().is_some_and(|restrictions| restrictions.names_addresses())
     }
 
+    /// Refuses a token that does not say that it is for a site with these endpoints: a PoP sends it to no other.
+    ///
+    /// # Errors
+    /// `NotAllowed` for a macaroon that another site issued; `TokenAudience`; `TokenInvalid`.
+    pub(crate) fn expect_for(&self, site: &SiteName, endpoints: &[String]) -> Result<(), Error> {
+        let refused = |code, cause: String| Err(Error::new(code, "show token", site, cause));
+        match self.content()? {
+            Content::Macaroon(macaroon) if macaroon.location == site.as_str() => Ok(()),
+            Content::Macaroon(macaroon) => {
+                refused(Code::NotAllowed, format!("a macaroon of {} is good there alone", macaroon.location))
+            }
+            Content::Claims(claims) if claims.is_for(&audiences(endpoints)) => Ok(()),
+            Content::Claims(claims) => {
+                let (named, here) = (claims.audience().join(", "), endpoints.join(", "));
+                let cause = format!("its audience is {named:?}, and the site is at {here}");
+                refused(Code::TokenAudience, cause)
+            }
+        }
+    }
+
     /// The restrictions of a macaroon.
     fn restrictions(&self) -> Option<Restrictions> {
         let token = self.macaroon().ok()?;
@@ -194,6 +214,8 @@ fn scope(all: &[(Rights, Option<Place>)], now: &Snapshot) -> Result<Scope, Error
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
     fn number(text: &str) -> String {
         ShownToken::new(text, [127, 0, 0, 1].into()).number()
@@ -208,5 +230,31 @@ mod tests {
         assert_ne!(number(&macaroon.to_text()), number(&other.to_text()));
         assert_eq!(number("e30.e30.AA"), number("e30.e30.AB"));
         assert_ne!(number("e30.e30.AA"), number("e30.e31.AA"));
+    }
+
+    #[test]
+    fn a_token_is_sent_only_to_sites_that_it_names() {
+        let kek = SiteName::parse("kek").unwrap();
+        let judge = |text: &str| {
+            let shown = ShownToken::new(text, [127, 0, 0, 1].into());
+            shown.expect_for(&kek, &["pop.kek.jp:7512".into()]).map_err(|error| error.code)
+        };
+        let of = |site: &str| Macaroon::new(b"key", site, "an identifier").to_text();
+        assert_eq!(judge(&of("kek")), Ok(()));
+        assert_eq!(judge(&of("titech")), Err(Code::NotAllowed));
+        let claims = |audience: serde_json::Value| {
+            let claims = serde_json::json!({"iss": "https://i", "sub": "s", "exp": 1, "aud": audience});
+            let encode = |part: String| URL_SAFE_NO_PAD.encode(part);
+            format!("{}.{}.AA", encode(r#"{"alg":"ES256"}"#.into()), encode(claims.to_string()))
+        };
+        for good in ["https://pop.kek.jp:7512", "https://pop.kek.jp", "https://wlcg.cern.ch/jwt/v1/any"] {
+            assert_eq!(judge(&claims(serde_json::json!(["https://x", good]))), Ok(()), "{good}");
+        }
+        for bad in
+            [serde_json::json!("https://pop.titech.jp"), serde_json::json!([]), serde_json::json!(null)]
+        {
+            assert_eq!(judge(&claims(bad.clone())), Err(Code::TokenAudience), "{bad}");
+        }
+        assert_eq!(judge("nonsense"), Err(Code::TokenInvalid));
     }
 }

@@ -66,6 +66,17 @@ impl Claims {
         UNIX_EPOCH + Duration::from_secs(self.expires.min(u64::from(u32::MAX)))
     }
 
+    /// Whom it is for.
+    pub fn audience(&self) -> Vec<String> {
+        words(&self.audience)
+    }
+
+    /// Whether one of these audiences is meant.
+    pub fn is_for(&self, audiences: &[String]) -> bool {
+        let is_meant = |one: &String| ANY_AUDIENCE.contains(&&**one) || audiences.contains(one);
+        self.audience().iter().any(is_meant)
+    }
+
     /// The groups of its subject.
     pub fn groups(&self) -> &[String] {
         &self.groups
@@ -121,8 +132,8 @@ impl Claims {
         if let Some(version) = self.version.as_ref().filter(|version| *version != "scitoken:2.0") {
             return error(Code::TokenInvalid, format!("its version is {version}, not scitoken:2.0"));
         }
-        let named = words(&self.audience);
-        match named.iter().any(|one| ANY_AUDIENCE.contains(&&**one) || audiences.contains(one)) {
+        let named = self.audience();
+        match self.is_for(audiences) {
             true => Ok(()),
             false if named.is_empty() => error(Code::TokenAudience, "it names no audience".into()),
             false => error(Code::TokenAudience, format!("it is for {}", named.join(", "))),

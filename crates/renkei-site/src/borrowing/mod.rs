@@ -3,6 +3,12 @@
 //! A certificate names the user of this site whom the evidence proves, with the scope of the evidence. It ends with the
 //! evidence, or earlier (`borrowed_hours`). A certificate that is shown for another one gives the same end again, so
 //! nothing is prolonged by asking.
+//!
+//! The other direction, certificates that this PoP gets from other sites for a token, is in `at_other_sites`.
+
+mod at_other_sites;
+
+pub(crate) use at_other_sites::CertificatesElsewhere;
 
 use super::Context;
 use super::access::Proof;
