@@ -44,6 +44,11 @@ impl ShownToken {
         &self.text
     }
 
+    /// Whether it is a macaroon.
+    pub(crate) fn is_macaroon(&self) -> bool {
+        matches!(&*self.content, Ok(Content::Macaroon(_)))
+    }
+
     /// The macaroon, if it is one.
     ///
     /// # Errors

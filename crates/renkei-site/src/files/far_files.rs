@@ -1,15 +1,17 @@
 //! Files that this PoP does not have itself: those of an agent's storage, and of other sites, for doors.
 //!
 //! A place of another site is written `/SITE:/STORAGE/PATH`. The PoP asks on behalf of its user: an agent takes its word, another
-//! site judges the user's certificate, as if the user had connected there. Rights are judged by that side, and here as
-//! for any workspace. Non-goals: users of other sites (their own site asks for them), credentials without a certificate at
-//! other sites.
+//! site judges the user's certificate, as if the user had connected there. For a token of an issuer the PoP gets a certificate of
+//! the other site ([`Context::credential_from`]), and connects with that as the user whom the token proves there. Rights are
+//! judged by that side, and here as for any workspace. Non-goals: users of other sites (their own site asks for them), other
+//! credentials without a certificate at other sites.
 
 use super::FileService;
 use super::workspaces::Authorised;
 use crate::access::Access;
 use crate::evidence::{Evidence, PopWord};
 use crate::peer::Peer;
+use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Scope};
@@ -17,17 +19,43 @@ use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
-use renkei_core::wire::violation;
-use renkei_mover::connect::dial::DialHints;
+use renkei_core::wire::{encode, violation};
+use renkei_mover::connect::dial::{DialHints, Dialler};
 use renkei_mover::files::remote_files::{RemoteDir, RemoteFiles};
 use renkei_mover::files::workspace::Workspace;
+use renkei_net::identity::credential::Credential;
 use std::sync::Arc;
 
 /// A place of an agent or another site, and the user on whose behalf it is asked for.
 pub(super) struct FarPlace {
     served_by: Principal,
     place: Place,
-    user: OnBehalf,
+    asker: Asker,
+}
+
+/// As whom the PoP asks.
+pub(super) enum Asker {
+    /// As itself, on behalf of a user.
+    For(OnBehalf),
+    /// As a user whose certificate that site gave to this PoP.
+    As(Arc<Credential>),
+}
+
+impl Asker {
+    fn user(&self) -> Option<&OnBehalf> {
+        match self {
+            Asker::For(user) => Some(user),
+            Asker::As(_) => None,
+        }
+    }
+
+    /// Who it is, among all askers of a site: a certificate has a key of its own.
+    pub(super) fn identity(&self) -> Vec<u8> {
+        match self {
+            Asker::For(user) => encode(&(0_u8, user)),
+            Asker::As(credential) => encode(&(1_u8, credential.chain[0].to_vec())),
+        }
+    }
 }
 
 impl FileService {
@@ -51,20 +79,21 @@ impl FileService {
     /// Where a place is, if it is not at this PoP.
     ///
     /// # Errors
-    /// `AgentAbsent`, `NotAgentsAccount`; `NotAllowed` at another site, for all but own users with a certificate.
+    /// `AgentAbsent`, `NotAgentsAccount`; `NotAllowed` at another site, for all but own users with a certificate or a token of an
+    /// issuer; those of [`Context::credential_from`].
     pub(super) fn far_place(&self, access: &Access, place: &Place) -> Result<Option<FarPlace>, Error> {
         if let Some((site, place)) = place.elsewhere() {
-            return place_at(access, &site, place).map(Some);
+            return self.place_at(access, &site, place).map(Some);
         }
         match self.relay.expect_storage_here(access, &place.storage) {
             Ok(()) => Ok(None),
             Err(error) if error.code == Code::WithAgent => Ok(Some(FarPlace {
                 served_by: access.snapshot.agent(&place.storage),
                 place: place.clone(),
-                user: OnBehalf::Word {
+                asker: Asker::For(OnBehalf::Word {
                     user: access.principal.clone(),
                     scope: access.proof.scope.as_ref().map(|scope| scope.encode()),
-                },
+                }),
             })),
             Err(error) => Err(error),
         }
@@ -81,48 +110,72 @@ impl FileService {
         let authorised = self.authorised(access, place, Some(far.served_by.clone()))?;
         let snapshot = &access.snapshot;
         let dir = RemoteDir {
-            dialler: self.relay.dialler(snapshot)?,
+            dialler: self.dialler_as(&far, snapshot)?,
             site: far.served_by.site().clone(),
             place: far.place,
             write: need == Need::Write,
         };
-        let remote = self.far_sessions.open(far.user, dir, snapshot.config.stall_timeout())?;
+        let remote = self.far_sessions.open(far.asker, dir, snapshot.config.stall_timeout())?;
         Ok(Workspace::new(Arc::new(FarFiles { context: self.context.clone(), remote, authorised })))
     }
 
     /// Removes at an agent or another site.
     pub(super) fn remove_far(&self, far: FarPlace, recursive: bool) -> Result<(), Error> {
-        let dialler = self.relay.dialler(&self.context.last_snapshot())?;
-        let FarPlace { served_by, place, user } = far;
+        let dialler = self.dialler_as(&far, &self.context.last_snapshot())?;
+        let FarPlace { served_by, place, asker } = far;
         let (site, storage, hints) = (served_by.site(), place.storage.clone(), DialHints::default());
-        let mut session = dialler.connect_for(Some(&user), site, &storage, &hints)?;
-        let request = FilesRequest::Remove { place, recursive };
-        match session.ask(Request::FilesFor { user, request })? {
+        let mut session = dialler.connect_for(asker.user(), site, &storage, &hints)?;
+        let request = match asker {
+            Asker::For(user) => {
+                Request::FilesFor { user, request: FilesRequest::Remove { place, recursive } }
+            }
+            Asker::As(_) => Request::Remove { place, recursive },
+        };
+        match session.ask(request)? {
             Reply::Done => Ok(()),
             other => Err(violation("remove", format_args!("{other:?}"))),
         }
     }
-}
 
-/// A place of another site, for a user of this one who showed a certificate.
-fn place_at(access: &Access, site: &SiteName, place: Place) -> Result<FarPlace, Error> {
-    let own = &access.snapshot.site;
-    let refused = |cause: String| {
-        Err(Error::new(Code::NotAllowed, "open", format_args!("{site}:{place}"), cause).at(access.site()))
-    };
-    if site == own {
-        return refused(format!("this is {own}, whose storages are named without it: {place}"));
+    /// The PoP's dialler; with the certificate that the site of the place gave it, if it asks with that.
+    fn dialler_as(&self, far: &FarPlace, snapshot: &Snapshot) -> Result<Dialler, Error> {
+        let dialler = self.relay.dialler(snapshot)?;
+        match &far.asker {
+            Asker::For(_) => Ok(dialler),
+            Asker::As(credential) => {
+                let at = (far.served_by.site().clone(), (**credential).clone());
+                dialler.with_credentials_at(&[at])
+            }
+        }
     }
-    if access.principal.user_name().is_none() || access.principal.site() != own {
-        return refused(format!("{own} asks other sites for its own users; connect to the PoP of {site}"));
+
+    /// A place of another site, for a user of this one who showed a certificate or a token of an issuer.
+    fn place_at(&self, access: &Access, site: &SiteName, place: Place) -> Result<FarPlace, Error> {
+        let own = &access.snapshot.site;
+        let refused = |cause: String| {
+            Err(Error::new(Code::NotAllowed, "open", format_args!("{site}:{place}"), cause).at(access.site()))
+        };
+        if site == own {
+            return refused(format!("this is {own}, whose storages are named without it: {place}"));
+        }
+        if access.principal.user_name().is_none() || access.principal.site() != own {
+            return refused(format!(
+                "{own} asks other sites for its own users; connect to the PoP of {site}"
+            ));
+        }
+        let chain = access.chain();
+        let asker = match access.proof.evidence.token() {
+            _ if !chain.is_empty() => Asker::For(OnBehalf::Chain(chain)),
+            Some(token) if !token.is_macaroon() => Asker::As(self.context.credential_from(site, token)?),
+            Some(_) => return refused(format!("a macaroon of {own} is good at {own} alone")),
+            None => {
+                return refused(format!(
+                    "at other sites than {own} a certificate is needed (`renkei login`), or a token of an issuer that {site} accepts"
+                ));
+            }
+        };
+        Ok(FarPlace { served_by: Principal::Host(site.clone()), place, asker })
     }
-    let chain = access.chain();
-    if chain.is_empty() {
-        return refused(format!(
-            "at other sites than {own} a certificate is needed (`renkei login`), and no token is good"
-        ));
-    }
-    Ok(FarPlace { served_by: Principal::Host(site.clone()), place, user: OnBehalf::Chain(chain) })
 }
 
 /// The files of a workspace at an agent or another site: each operation is checked, noted and passed on.

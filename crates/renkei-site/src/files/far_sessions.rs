@@ -1,9 +1,9 @@
 //! Sessions with agents and other sites on behalf of users: a session is shared by all workspaces of one user on one place,
 //! and kept for a while after the last of them, so that a door need not open one for each request.
 
+use super::far_files::Asker;
 use renkei_core::error::Error;
 use renkei_core::wire::encode;
-use renkei_core::wire::on_behalf::OnBehalf;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,14 +42,14 @@ impl FarSessions {
     /// The session of a user with a place; opened if there is none, or the last one was lost.
     ///
     /// # Errors
-    /// As [`RemoteFiles::open_for`].
+    /// As [`RemoteFiles::open_for`] and [`RemoteFiles::open`].
     pub(super) fn open(
         &self,
-        user: OnBehalf,
+        asker: Asker,
         far: RemoteDir,
         silence: Duration,
     ) -> Result<Arc<RemoteFiles>, Error> {
-        let key = *blake3::hash(&encode(&(&user, &far.site, &far.place, far.write))).as_bytes();
+        let key = *blake3::hash(&encode(&(asker.identity(), &far.site, &far.place, far.write))).as_bytes();
         let slot = lock(&self.0).entry(key).or_default().clone();
         let mut slot = lock(&slot);
         if let Some((files, used)) = slot.as_mut().filter(|(files, _)| !files.is_lost()) {
@@ -62,7 +62,11 @@ impl FarSessions {
             silence,
             ..Config::default()
         };
-        let files = Arc::new(RemoteFiles::open_for(user, far, config)?);
+        let files = match asker {
+            Asker::For(user) => RemoteFiles::open_for(user, far, config),
+            Asker::As(_) => RemoteFiles::open(far, config),
+        };
+        let files = Arc::new(files?);
         *slot = Some((files.clone(), Instant::now()));
         Ok(files)
     }

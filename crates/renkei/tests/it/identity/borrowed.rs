@@ -10,15 +10,15 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Two sites that accept tokens of an issuer, and a user with a directory of the own, who has cards and no login.
-struct World {
-    sites: Federation,
-    issuer: Issuer,
+pub(crate) struct World {
+    pub(crate) sites: Federation,
+    pub(crate) issuer: Issuer,
     user: PathBuf,
     dir: tempfile::TempDir,
 }
 
 impl World {
-    fn start() -> World {
+    pub(crate) fn start() -> World {
         let dir = tempfile::tempdir().unwrap();
         let mut sites = Federation::two();
         let issuer = Issuer::start(dir.path());
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// A token for both sites.
-    fn token(&self, scope: &str) -> String {
+    pub(crate) fn token(&self, scope: &str) -> String {
         let (titech, kek) = (&self.sites.titech, &self.sites.kek);
         let audience = json!([format!("https://{}", titech.address), format!("https://{}", kek.address)]);
         self.issuer.token(kek, json!({"scope": scope, "aud": audience}))
@@ -92,7 +92,7 @@ fn now() -> u64 {
 }
 
 /// Certificates that a site has issued so far.
-fn issued(site: &Site) -> usize {
+pub(crate) fn issued(site: &Site) -> usize {
     fs::read_to_string(site.dir().join("state/issued")).unwrap().lines().count()
 }
 

@@ -2,7 +2,9 @@
 
 use super::{Answer, ask, credential, curl, parse};
 use crate::federation::{Federation, Site, account};
+use crate::identity::borrowed::{World as Borrowers, issued};
 use crate::relay::agent::{Agent, World, is_root};
+use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -126,6 +128,49 @@ fn other_sites_and_followed_volumes_are_served_too() {
         assert!(begun.elapsed() < Duration::from_secs(30), "it is served to a user who is shut out");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn a_token_of_an_issuer_is_good_at_other_sites_that_accept_it() {
+    let world = Borrowers::start();
+    let Federation { titech, kek, .. } = &world.sites;
+    let with = |token: &str, path: &str, arguments: &[&str]| {
+        let header = format!("Authorization: Bearer {token}");
+        parse(curl(titech, path, &[&["-H", &header], arguments].concat()))
+    };
+    let refused = |token: &str, path: &str, arguments: &[&str]| {
+        let problem = with(token, path, arguments).problem();
+        let part = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
+        (part("code"), problem["error"]["side"].as_str().unwrap_or_default().to_owned())
+    };
+    let file = world.sites.scratch().join("content");
+    fs::write(&file, content()).unwrap();
+    fs::create_dir(kek.root().join("wlcg/in")).unwrap();
+    let token = world.token("storage.read:/in storage.modify:/in");
+    serves("/kek:/data/wlcg/in", &file, &|path, arguments| with(&token, path, arguments));
+    // One certificate is used for all requests, and no right beyond the token's is there.
+    let (reads, given) = (world.token("storage.read:/run7"), issued(kek));
+    for _ in 0..3 {
+        assert_eq!(with(&reads, "/kek:/data/wlcg/run7/a.dat", &[]).body, b"kek");
+    }
+    assert_eq!(issued(kek), given + 1);
+    assert_eq!(refused(&reads, "/kek:/data/secret", &[]).0, "RK-AUTH-17");
+    assert_eq!(refused(&reads, "/kek:/data/wlcg/run7/a.dat", &["-X", "DELETE"]).0, "RK-AUTH-17");
+    // What is for titech alone is not shown to kek, nor is a macaroon.
+    let own = world.issuer.token(titech, json!({"scope": "storage.read:/run7"}));
+    assert_eq!(with(&own, "/data/wlcg/run7/a.dat", &[]).body, b"titech");
+    let judged = || kek.logged().matches("certificate given").count();
+    let before = judged();
+    assert_eq!(refused(&own, "/kek:/data/wlcg/run7/a.dat", &[]), ("RK-AUTH-34".into(), "titech".into()));
+    let macaroon = titech.ok(&["token", "titech:/data"]);
+    assert_eq!(refused(macaroon.trim(), "/kek:/data/wlcg/run7/a.dat", &[]).0, "RK-AUTH-14");
+    assert_eq!(refused(&token, "/osaka:/data/x", &[]).0, "RK-CONF-5");
+    assert_eq!(judged(), before);
+    assert!(!titech.logged().contains(&token) && !kek.logged().contains(&token), "a token is in a log");
+    // A refusal of kek is told as such.
+    kek.ok(&["issuer", "remove", "wlcg"]);
+    let late = world.token("storage.read:/run7 storage.read:/in");
+    assert_eq!(refused(&late, "/kek:/data/wlcg/run7/a.dat", &[]), ("RK-AUTH-35".into(), "kek".into()));
 }
 
 /// A volume of `home` that `site` follows and its users may write.
