@@ -307,6 +307,14 @@ impl Files for UnionFiles {
             Op::PublishIf { handle, mtime, condition } => {
                 self.on_handle(handle, content, |handle| Op::PublishIf { handle, mtime, condition })
             }
+            Op::PublishWith { handle, mtime, condition, attributes } => {
+                self.on_handle(handle, content, |handle| Op::PublishWith {
+                    handle,
+                    mtime,
+                    condition,
+                    attributes,
+                })
+            }
             Op::Await { handle, writes } => {
                 self.on_handle(handle, content, |handle| Op::Await { handle, writes })
             }

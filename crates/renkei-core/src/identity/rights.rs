@@ -215,7 +215,8 @@ pub fn rights_of(op: &Op) -> Vec<(Rights, &RelPath)> {
         | Op::Write { .. }
         | Op::SetLen { .. }
         | Op::Publish { .. }
-        | Op::PublishIf { .. } => Vec::new(),
+        | Op::PublishIf { .. }
+        | Op::PublishWith { .. } => Vec::new(),
         // The path of a handle is checked once it is found.
         Op::Close(_) | Op::Space | Op::Await { .. } | Op::Checksum { .. } | Op::ByHandle(_) => Vec::new(),
     }

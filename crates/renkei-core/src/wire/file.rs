@@ -265,6 +265,18 @@ pub enum Op {
         /// The operation.
         op: UploadOp,
     },
+    /// Since wire 4: as `PublishIf`, with extended attributes that users may set. Answer: `Item`.
+    PublishWith {
+        /// The draft.
+        handle: Handle,
+        /// As that of `Publish`.
+        mtime: Option<FileTime>,
+        /// The condition.
+        condition: Precondition,
+        /// The attributes, in place of those of the same names; an empty value stands for none.
+        #[serde(deserialize_with = "batch")]
+        attributes: Vec<Xattr>,
+    },
 }
 
 /// Most bytes of a [`FileHandle`].
@@ -301,7 +313,7 @@ impl Op {
             Op::LookFull(_) | Op::SetXattr { .. } | Op::PublishIf { .. } | Op::Checksum { .. } => {
                 WireVersion::V4
             }
-            Op::Draft { start: Start::OnlyNew, .. } => WireVersion::V4,
+            Op::Draft { start: Start::OnlyNew, .. } | Op::PublishWith { .. } => WireVersion::V4,
             Op::FileHandle(_) | Op::ByHandle(_) => WireVersion::V4,
             Op::Locality(_) | Op::Stage(_) | Op::Release(_) | Op::Upload { .. } => WireVersion::V4,
             _ => WireVersion::V3,
@@ -322,7 +334,9 @@ impl Op {
 
     /// Whether it changes names or attributes that are visible to others.
     pub fn changes(&self) -> bool {
-        matches!(self, Op::Publish { .. } | Op::PublishIf { .. }) || !self.changed_paths().is_empty()
+        let is_publication =
+            matches!(self, Op::Publish { .. } | Op::PublishIf { .. } | Op::PublishWith { .. });
+        is_publication || !self.changed_paths().is_empty()
     }
 }
 
@@ -634,7 +648,8 @@ pub trait Files: Send + Sync {
     /// stands for none.
     ///
     /// # Errors
-    /// `Unsupported` where the files are not those of this machine; `NotOpen`.
+    /// `VersionMismatch` towards a PoP of wire 3; `Unsupported` where none are kept; `PermissionDenied` for those that users may
+    /// not set, at the latest when it is published; `NotOpen`.
     fn describe(&self, _draft: Handle, _attributes: Vec<Xattr>) -> Result<(), Error> {
         let cause = "no attributes of drafts are kept here";
         Err(Error::new(Code::Unsupported, "set attributes", "file session", cause))

@@ -46,6 +46,7 @@ fn ops() -> Vec<Op> {
         Op::FindLock { path: at(), owner: 0, span: span() },
         Op::LookFull(at()),
         Op::PublishIf { handle: 3, mtime: None, condition: Precondition::Absent },
+        Op::PublishWith { handle: 3, mtime: None, condition: Precondition::None, attributes: Vec::new() },
         Op::SetXattr { path: at(), name: b"user.a".to_vec(), value: Some(vec![0, 255]) },
         Op::Upload {
             path: at(),

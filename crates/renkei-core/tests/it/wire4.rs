@@ -181,11 +181,17 @@ fn on_behalf() -> [(String, Request); 2] {
     ]
 }
 
-fn operations() -> [(&'static str, Op); 17] {
+fn operations() -> [(&'static str, Op); 18] {
     let time = FileTime { secs: 1_700_000_000, nanos: 999_999_999 };
     let version = Stamp { size: 1 << 40, mtime: time, ctime: time, ino: 77 };
     let set = |value| Op::SetXattr { path: path("run7/a"), name: b"user.comment".to_vec(), value };
     let publish = |mtime, condition| Op::PublishIf { handle: 300, mtime, condition };
+    let publish_with = Op::PublishWith {
+        handle: 300,
+        mtime: Some(time),
+        condition: Precondition::Version(version),
+        attributes: vec![Xattr { name: b"user.a".to_vec(), value: vec![255] }],
+    };
     let upload = |op| Op::Upload { path: path("run7/a"), op };
     let complete = UploadOp::Complete {
         upload: u64::MAX,
@@ -212,6 +218,7 @@ fn operations() -> [(&'static str, Op); 17] {
         ("op-32-list", upload(UploadOp::List(300))),
         ("op-32-complete", upload(complete)),
         ("op-32-abandon", upload(UploadOp::Abandon(300))),
+        ("op-33", publish_with),
     ]
 }
 
@@ -245,9 +252,9 @@ fn has_variant<T: DeserializeOwned>(number: u8) -> bool {
 #[test]
 fn every_message_is_recorded() {
     assert!(has_variant::<Control>(31) && has_variant::<Request>(49) && has_variant::<Reply>(29));
-    assert!(has_variant::<Op>(32) && has_variant::<Answer>(14));
+    assert!(has_variant::<Op>(33) && has_variant::<Answer>(14));
     assert!(!has_variant::<Control>(32), "record the new message here");
     assert!(!has_variant::<Request>(50), "record the new request here");
     assert!(!has_variant::<Reply>(30), "record the new reply here");
-    assert!(!has_variant::<Op>(33) && !has_variant::<Answer>(15), "record the new operation here");
+    assert!(!has_variant::<Op>(34) && !has_variant::<Answer>(15), "record the new operation here");
 }

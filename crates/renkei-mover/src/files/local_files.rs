@@ -273,7 +273,7 @@ impl LocalFiles {
             return Vec::new();
         }
         let published = match op {
-            Op::Publish { handle, .. } | Op::PublishIf { handle, .. } => {
+            Op::Publish { handle, .. } | Op::PublishIf { handle, .. } | Op::PublishWith { handle, .. } => {
                 self.draft(*handle).ok().and_then(|open| match &*open {
                     Open::Draft(draft) => Some(draft.target().path.clone()),
                     _ => None,
@@ -781,7 +781,8 @@ impl LocalFiles {
             Op::Write { handle, .. }
             | Op::SetLen { handle, .. }
             | Op::Publish { handle, .. }
-            | Op::PublishIf { handle, .. } => {
+            | Op::PublishIf { handle, .. }
+            | Op::PublishWith { handle, .. } => {
                 let handle = *handle;
                 return self.do_one(op, content).map_err(|error| match self.find(handle).as_deref() {
                     Ok(Open::Draft(draft)) => {
@@ -825,6 +826,11 @@ impl LocalFiles {
             Op::Publish { handle, mtime } => self.publish(handle, mtime)?,
             Op::PublishIf { handle, mtime, condition } => {
                 self.require(handle, condition)?;
+                self.publish(handle, mtime)?
+            }
+            Op::PublishWith { handle, mtime, condition, attributes } => {
+                self.require(handle, condition)?;
+                self.describe(handle, attributes)?;
                 self.publish(handle, mtime)?
             }
             Op::Close(handle) => self.close(handle)?,

@@ -14,7 +14,7 @@ use crate::fresh_id;
 use crate::lock;
 use renkei_config::random::random_number;
 use renkei_core::backoff::{Backoff, Pauses};
-use renkei_core::entry::{EntryKind, Stamp};
+use renkei_core::entry::{EntryKind, Stamp, Xattr};
 use renkei_core::error::{Code, Error, Kind, Retry};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::{
@@ -596,6 +596,11 @@ impl RemoteFiles {
                 self.require(handle, condition)?;
                 self.publish(handle, mtime)
             }
+            Op::PublishWith { handle, mtime, condition, attributes } => {
+                self.require(handle, condition)?;
+                self.describe(handle, attributes)?;
+                self.publish(handle, mtime)
+            }
             Op::Rename { from, to, replace } => {
                 let op = Op::Rename { from: from.clone(), to: to.clone(), replace };
                 let done = self.with_conn(false, |_, conn| Ok(told(conn.ask(&op, None)?.answer)))?;
@@ -699,7 +704,8 @@ impl Files for RemoteFiles {
 
     fn operate(&self, op: Op, content: &[u8]) -> Result<Answer, Error> {
         let mut changed: Vec<RelPath> = op.changed_paths().into_iter().cloned().collect();
-        if let Op::Publish { handle, .. } | Op::PublishIf { handle, .. } = op {
+        if let Op::Publish { handle, .. } | Op::PublishIf { handle, .. } | Op::PublishWith { handle, .. } = op
+        {
             changed.extend(self.find(handle).ok().map(|open| lock(&open.path).clone()));
         }
         let done = self.operate_now(op, content);
@@ -736,6 +742,12 @@ impl Files for RemoteFiles {
         // Said before content is sent.
         self.with_conn(true, |_, conn| Ok(conn.expect(WireVersion::V4)))?;
         open.with_draft(|draft| draft.require(condition)).ok_or_else(|| unknown(draft))
+    }
+
+    fn describe(&self, draft: Handle, attributes: Vec<Xattr>) -> Result<(), Error> {
+        let open = self.find(draft)?;
+        self.with_conn(true, |_, conn| Ok(conn.expect(WireVersion::V4)))?;
+        open.with_draft(|draft| draft.describe(attributes)).ok_or_else(|| unknown(draft))
     }
 
     fn open_brought(&self, path: &RelPath, is_known: &dyn Fn(&Item) -> bool) -> Option<Handle> {

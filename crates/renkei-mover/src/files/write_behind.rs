@@ -15,7 +15,7 @@ use super::read_ahead::most_under_way;
 use super::remote_files::{Open, Opened, RemoteFiles, is_passing, told, unknown};
 use super::rpc::{BULK_BYTES, IoBuffer, PendingReply, RpcConnection};
 use crate::lock;
-use renkei_core::entry::{EntryKind, FileTime};
+use renkei_core::entry::{EntryKind, FileTime, Xattr};
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
 use renkei_core::wire::file::{Answer, Files as _, Handle, Item, MAX_IO_BYTES, Op, Precondition, Start};
@@ -40,6 +40,8 @@ pub(crate) struct Draft {
     version: Version,
     /// The condition under which it is published.
     condition: Precondition,
+    /// The attributes with which it is published.
+    attributes: Vec<Xattr>,
     /// The operation that begins it, if it is a part of an upload.
     part: Option<Op>,
 }
@@ -76,6 +78,7 @@ impl Draft {
             is_anew: false,
             version,
             condition,
+            attributes: Vec::new(),
             part: None,
         }
     }
@@ -88,6 +91,21 @@ impl Draft {
     /// Sets the condition under which it is published.
     pub(crate) fn require(&mut self, condition: Precondition) {
         self.condition = condition;
+    }
+
+    /// Sets the attributes with which it is published.
+    pub(crate) fn describe(&mut self, attributes: Vec<Xattr>) {
+        self.attributes = attributes;
+    }
+
+    /// The operation that publishes it.
+    fn publication(&self, handle: Handle, mtime: Option<FileTime>) -> Op {
+        let condition = self.condition;
+        match (condition, &self.attributes[..]) {
+            (Precondition::None, []) => Op::Publish { handle, mtime },
+            (_, []) => Op::PublishIf { handle, mtime, condition },
+            (_, attributes) => Op::PublishWith { handle, mtime, condition, attributes: attributes.to_vec() },
+        }
     }
 
     /// The operation that reopens the draft in a later session; `handle` was its handle before. The site's part is
@@ -415,10 +433,10 @@ impl RemoteFiles {
     pub(crate) fn publish(&self, handle: Handle, mtime: Option<FileTime>) -> Result<Answer, Error> {
         let open = self.find(handle)?;
         let Opened::Draft { behind, .. } = &open.kind else { return Err(unknown(handle)) };
-        // Named with each attempt: a draft that was resumed in another session has lost it.
-        let op = |handle| match open.with_draft(|draft| draft.condition).unwrap_or_default() {
-            Precondition::None => Op::Publish { handle, mtime },
-            condition => Op::PublishIf { handle, mtime, condition },
+        // The condition and the attributes go with each attempt: a draft that was resumed in another session has lost them.
+        let plain = |handle| Op::Publish { handle, mtime };
+        let op = |handle| {
+            open.with_draft(|draft| draft.publication(handle, mtime)).unwrap_or_else(|| plain(handle))
         };
         let (answer, last) = self.after_writes(&open, behind, op, || self.was_published(&open, mtime))?;
         behind.forget(self, last);

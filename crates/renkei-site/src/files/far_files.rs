@@ -13,6 +13,7 @@ use crate::evidence::{Evidence, PopWord};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{Context, Counters};
+use renkei_core::entry::Xattr;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Need, Principal, Scope};
 use renkei_core::path::{Place, SiteName};
@@ -213,6 +214,11 @@ impl Files for FarFiles {
     fn require(&self, draft: Handle, condition: Precondition) -> Result<(), Error> {
         self.authorised.check()?;
         self.remote.require(draft, condition)
+    }
+
+    fn describe(&self, draft: Handle, attributes: Vec<Xattr>) -> Result<(), Error> {
+        self.authorised.check()?;
+        self.remote.describe(draft, attributes)
     }
 
     fn expect_order(&self, file: Handle) {

@@ -139,7 +139,7 @@ impl Person {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn json<A: AsRef<OsStr>>(&self, arguments: &[A]) -> (i32, Value) {
+    pub(crate) fn json<A: AsRef<OsStr>>(&self, arguments: &[A]) -> (i32, Value) {
         let output = self.command().arg("--json").args(arguments).output().unwrap();
         let value = serde_json::from_slice(&output.stdout);
         (output.status.code().unwrap(), value.unwrap_or_else(|error| panic!("{error}: {output:?}")))

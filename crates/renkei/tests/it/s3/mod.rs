@@ -1,7 +1,9 @@
 //! The S3 door, with boto3 as a client; `client.py` has the checks.
 
 use crate::federation::{Federation, Site, account};
+use crate::relay::agent::{Agent, World};
 use crate::volume::following::subscribe;
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +28,10 @@ fn packages() -> Option<PathBuf> {
 
 /// Makes an S3 key of the site's user.
 fn key(site: &Site, arguments: &[&str]) -> Key {
-    let (status, told) = site.json(&[&["s3", "key", "create"], arguments].concat());
+    made(site.json(&[&["s3", "key", "create"], arguments].concat()))
+}
+
+fn made((status, told): (i32, Value)) -> Key {
     assert_eq!(status, 0, "{told}");
     let field = |name: &str| told[name].as_str().unwrap().to_owned();
     Key { access: field("access_key"), secret: field("secret_key") }
@@ -171,4 +176,28 @@ fn volumes_are_buckets_at_their_home_and_where_they_are_followed() {
         boto3(&packages, titech, "genome", &followed, &["clear"]);
         boto3(&packages, titech, "genome", &followed, &[check]);
     }
+}
+
+#[test]
+fn the_storage_of_an_agent_is_a_bucket() {
+    let Some(packages) = packages() else { return };
+    let world = World::start();
+    let (person, site) = (world.person(&world.titech), &world.titech);
+    let mut agent = Agent::start(&person, site);
+    let key = made(person.json(&["s3", "key", "create"]));
+    for check in ["objects", "names", "checksums", "parts", "presigned", "hostile"] {
+        boto3(&packages, site, "scratch", &key, &["clear"]);
+        boto3(&packages, site, "scratch", &key, &[check]);
+    }
+    // Plain files there; what S3 keeps of them is with them, for any PoP.
+    let etag = boto3(&packages, site, "scratch", &key, &["put", "run7/a", "hello"]);
+    assert_eq!(fs::read_to_string(agent.root.join("run7/a")).unwrap(), "hello");
+    assert_eq!(boto3(&packages, site, "scratch", &key, &["get", "run7/a"]), "hello");
+    fs::write(agent.root.join("run7/a"), "other").unwrap();
+    boto3(&packages, site, "scratch", &key, &["changed", "run7/a", etag.trim()]);
+    let reader = made(person.json(&["s3", "key", "create", "titech:/scratch/run7", "--may", "read,list"]));
+    assert_eq!(boto3(&packages, site, "scratch", &reader, &["get", "run7/a"]), "other");
+    boto3(&packages, site, "scratch", &reader, &["denied_put", "AccessDenied", "run7/b"]);
+    agent.kill9();
+    boto3(&packages, site, "scratch", &key, &["denied", "ServiceUnavailable", "run7/a"]);
 }
