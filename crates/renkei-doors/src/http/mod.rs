@@ -14,6 +14,7 @@ use crate::admission::Slot;
 use crate::certificate;
 use crate::console;
 use crate::pages;
+use crate::tpc::delegation;
 use crate::webdav::Client;
 use activity::Activity;
 use axum::extract::{Extension, State};
@@ -106,6 +107,8 @@ async fn idle(activity: &Activity) {
 fn router(site: Arc<Site>, client: Client) -> Router {
     let router = Router::new().route("/healthz", get(health)).route("/metrics", get(metrics));
     let certificate = Router::new().route(PATH, post(certificate::give));
+    let delegation = get(delegation::answer).post(delegation::answer);
+    let certificate = certificate.route(delegation::PATH, delegation);
     let files = certificate.merge(pages::router()).layer(Extension(client.clone()));
     let router = router.merge(console::router()).merge(files).with_state(site.clone());
     #[cfg(feature = "s3")]

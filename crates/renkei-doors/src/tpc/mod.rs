@@ -3,7 +3,9 @@
 //! The door reads the request (`request`), opens the file here for the client, and shows the progress of the copy
 //! (`markers`); the copy itself is [`renkei_site::tpc`]'s. What is wrong with the file here is answered by a status, at once;
 //! what goes wrong on the way is the last line of the progress. The copy is stopped when the connection is closed.
+//! `delegation` takes proxies of users, which copies present to the other server.
 
+pub(crate) mod delegation;
 mod markers;
 mod request;
 
@@ -22,8 +24,9 @@ use renkei_core::identity::Need;
 use renkei_core::lease::web_locks::Claim;
 use renkei_core::wire::file::Precondition;
 use renkei_mover::files::workspace::Create;
+use renkei_net::identity::credential::Credential;
 use renkei_site::tpc::{Copy, LocalFile};
-use request::{Direction, Request};
+use request::{Direction, Presented, Request};
 use std::slice;
 use std::sync::Arc;
 
@@ -32,7 +35,12 @@ const TYPE: &str = "text/perf-marker-stream";
 
 /// Answers COPY between this server and another one.
 pub(crate) async fn answer(session: Session, target: Target, activity: Activity) -> Result<Response, Error> {
-    let request = Request::parse(&target)?;
+    let mut request = Request::parse(&target)?;
+    match proxy(&session, request.presented)? {
+        Some(proxy) => request.copy.credential = Some(proxy),
+        None if request.presented == Presented::Always => return Ok(delegation::wanted(&target)),
+        None => {}
+    }
     let open = move || start(session, target, request);
     match activity.run(open).await? {
         Err(refused) => Ok(refused),
@@ -40,6 +48,17 @@ pub(crate) async fn answer(session: Session, target: Target, activity: Activity)
             let body = Body::new(Markers::new(copy, activity));
             Ok((StatusCode::ACCEPTED, [(CONTENT_TYPE, TYPE)], body).into_response())
         }
+    }
+}
+
+/// The proxy that is presented to the other server, if its user has delegated one.
+fn proxy(session: &Session, presented: Presented) -> Result<Option<Arc<Credential>>, Error> {
+    let find = || session.site.third_party_copies().delegations.proxy(&session.proof);
+    match presented {
+        Presented::Never => Ok(None),
+        // Users without a grid certificate delegate none.
+        Presented::IfDelegated => Ok(find().ok().flatten()),
+        Presented::Always => find(),
     }
 }
 

@@ -37,9 +37,21 @@ pub(super) enum Direction {
     Push,
 }
 
+/// Whether a proxy that the user delegated is presented to the other server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presented {
+    /// No.
+    Never,
+    /// If there is one.
+    IfDelegated,
+    /// In any case.
+    Always,
+}
+
 /// A request.
 pub(super) struct Request {
     pub(super) direction: Direction,
+    pub(super) presented: Presented,
     pub(super) copy: CopyRequest,
 }
 
@@ -50,8 +62,8 @@ impl Request {
     /// `UsageInvalid`.
     pub(super) fn parse(target: &Target) -> Result<Self, Error> {
         let (direction, url) = direction(target)?;
-        check_credential(target)?;
         let mut headers = for_the_other(&target.headers)?;
+        let presented = presented(target, &headers)?;
         let expected = digests(&target.headers);
         if let (Direction::Push, Some(digest)) = (direction, target.headers.get("repr-digest")) {
             headers.insert("repr-digest", digest.clone());
@@ -66,6 +78,7 @@ impl Request {
             place: target.place.clone(),
             url: RemoteUrl::parse(url)?,
             headers,
+            credential: None,
             options,
             scitag: text(target, "scitag").and_then(|tag| tag.parse().ok()),
             client_info: text(target, "clientinfo")
@@ -74,7 +87,7 @@ impl Request {
                 .take(MAX_CLIENT_INFO)
                 .collect(),
         };
-        Ok(Request { direction, copy })
+        Ok(Request { direction, presented, copy })
     }
 }
 
@@ -91,12 +104,18 @@ fn direction(target: &Target) -> Result<(Direction, &str), Error> {
     }
 }
 
-fn check_credential(target: &Target) -> Result<(), Error> {
-    match text(target, "credential") {
-        Some(kind) if !kind.eq_ignore_ascii_case("none") => Err(invalid(format!(
-            "Credential: {kind} is not supported; give a token by TransferHeaderAuthorization"
+/// Without a `Credential` a proxy is used if the client delegated one before, and gave no other credential.
+fn presented(target: &Target, headers: &HeaderMap) -> Result<Presented, Error> {
+    match text(target, "credential").map(str::to_ascii_lowercase).as_deref() {
+        Some("none") => Ok(Presented::Never),
+        Some("gridsite") => Ok(Presented::Always),
+        Some(kind) => Err(invalid(format!(
+            "Credential: {kind} is not supported: it is none or gridsite; give a token by TransferHeaderAuthorization"
         ))),
-        _ => Ok(()),
+        None if text(target, "x-no-delegate").is_some() || headers.contains_key("authorization") => {
+            Ok(Presented::Never)
+        }
+        None => Ok(Presented::IfDelegated),
     }
 }
 
@@ -162,7 +181,8 @@ mod tests {
             ("Repr-Digest", "adler=:AnQBOw==:"),
             ("SciTag", "206"),
         ]);
-        let Request { direction, copy } = request.map_err(|error| error.to_string()).ok().unwrap();
+        let Request { direction, copy, presented } = request.map_err(|error| error.to_string()).ok().unwrap();
+        assert_eq!(presented, Presented::Never);
         assert_eq!((direction, copy.scitag, copy.options.streams), (Direction::Pull, Some(206), Some(3)));
         assert_eq!(copy.headers.get("authorization").unwrap(), "Bearer abc");
         assert_eq!((copy.headers.len(), copy.headers.get("x-class").unwrap().as_bytes()), (2, &b"tape"[..]));
@@ -172,12 +192,26 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_is_presented_where_no_other_credential_is_given() {
+        for (header, presented) in [
+            (("Credential", "GridSite"), Presented::Always),
+            (("Credential", "none"), Presented::Never),
+            (("X-No-Delegate", "true"), Presented::Never),
+            (("TransferHeaderAuthorization", "Bearer abc"), Presented::Never),
+            (("SciTag", "206"), Presented::IfDelegated),
+        ] {
+            let request = parse(&[("Source", "https://a/x"), header]).map_err(|error| error.to_string());
+            assert_eq!(request.ok().unwrap().presented, presented, "{header:?}");
+        }
+    }
+
+    #[test]
     fn requests_that_make_no_sense_are_refused() {
         for headers in [
             &[][..],
             &[("Source", "https://a/x"), ("Destination", "https://b/x")],
             &[("Source", "http://a/x")],
-            &[("Source", "https://a/x"), ("Credential", "gridsite")],
+            &[("Source", "https://a/x"), ("Credential", "kerberos")],
             &[("Source", "https://a/x"), ("TransferHeaderHost", "b")],
             &[("Source", "https://a/x"), ("TransferHeaderRange", "bytes=0-1")],
             &[("Source", "https://a/x"), ("Copy-Header", "nothing")],

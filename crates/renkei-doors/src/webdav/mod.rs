@@ -25,7 +25,7 @@ mod read;
 pub(crate) mod request;
 pub(crate) mod session;
 mod write;
-mod xml;
+pub(crate) mod xml;
 
 use crate::console;
 use crate::http::activity::Activity;
@@ -54,7 +54,7 @@ const METHODS: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, MOVE, COPY, PROPF
 const CLASSES: (HeaderName, &str) = (HeaderName::from_static("dav"), "1, 2, 3");
 
 /// Names of the PoP's own pages: a storage of such a name is not served over HTTP.
-const OWN_PAGES: [&str; 3] = ["console", "healthz", "metrics"];
+const OWN_PAGES: [&str; 4] = ["console", "gridsite-delegation", "healthz", "metrics"];
 
 /// Serves a request.
 pub(crate) async fn handle(

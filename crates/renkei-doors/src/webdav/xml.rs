@@ -22,15 +22,15 @@ const MAX_DEPTH: usize = 64;
 
 /// A name in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct XmlName {
-    pub(super) namespace: String,
-    pub(super) local: String,
+pub(crate) struct XmlName {
+    pub(crate) namespace: String,
+    pub(crate) local: String,
 }
 
 /// An element with all that is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Element {
-    pub(super) name: XmlName,
+pub(crate) struct Element {
+    pub(crate) name: XmlName,
     attributes: Vec<(XmlName, String)>,
     content: Vec<Node>,
 }
@@ -77,7 +77,7 @@ impl Element {
     ///
     /// # Errors
     /// `UsageInvalid` if it is not well-formed.
-    pub(super) fn parse(document: &[u8]) -> Result<Self, Error> {
+    pub(crate) fn parse(document: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(document).map_err(invalid)?;
         let mut reader = NsReader::from_str(text.trim_start_matches('\u{feff}'));
         reader.config_mut().expand_empty_elements = true;
@@ -122,7 +122,7 @@ impl Element {
     }
 
     /// The elements in it.
-    pub(super) fn elements(&self) -> impl Iterator<Item = &Element> {
+    pub(crate) fn elements(&self) -> impl Iterator<Item = &Element> {
         self.content.iter().filter_map(|node| match node {
             Node::Element(element) => Some(element),
             Node::Text(_) => None,
@@ -132,6 +132,15 @@ impl Element {
     /// The element of this name of WebDAV in it.
     pub(super) fn child(&self, local: &str) -> Option<&Element> {
         self.elements().find(|element| element.name.is_dav(local))
+    }
+
+    /// The text in it, without that of elements.
+    pub(crate) fn text(&self) -> String {
+        let texts = self.content.iter().filter_map(|node| match node {
+            Node::Text(text) => Some(text.as_str()),
+            Node::Element(_) => None,
+        });
+        texts.collect()
     }
 
     /// Its markup, which needs none of the namespaces around it.
@@ -164,7 +173,7 @@ impl Element {
 }
 
 /// Text as content or as the value of an attribute; characters that XML does not have are replaced.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     escape(text.replace(is_unknown, "\u{fffd}")).into_owned()
 }
 

@@ -15,8 +15,8 @@ pub use super::credential::provider;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Principal;
 use renkei_core::path::SiteName;
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -184,6 +184,42 @@ pub fn server_name_of(peer: &Principal) -> ServerName<'static> {
     ServerName::try_from(name)
         .or_else(|_| ServerName::try_from("renkei.internal"))
         .expect("a constant legal name")
+}
+
+/// Presents a chain of any kind: that of a proxy has an extension by which libraries refuse it, and the server judges it.
+#[derive(Debug)]
+pub(crate) struct Presented(Arc<CertifiedKey>);
+
+impl Presented {
+    /// A chain with its key.
+    ///
+    /// # Errors
+    /// `TlsFailed`.
+    pub(crate) fn new(credential: &Credential) -> Result<Self, Error> {
+        let key = provider().key_provider.load_private_key(credential.key.clone_key()).map_err(failed)?;
+        Ok(Presented(Arc::new(CertifiedKey::new(credential.chain.clone(), key))))
+    }
+}
+
+impl ResolvesClientCert for Presented {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// A configuration that presents a chain of any kind to the server, and shares no sessions with others.
+///
+/// # Errors
+/// `TlsFailed`.
+pub fn presenting(config: &ClientConfig, credential: &Credential) -> Result<Arc<ClientConfig>, Error> {
+    let mut config = config.clone();
+    config.client_auth_cert_resolver = Arc::new(Presented::new(credential)?);
+    config.resumption = Resumption::in_memory_sessions(8);
+    Ok(Arc::new(config))
 }
 
 fn failed(error: rustls::Error) -> Error {

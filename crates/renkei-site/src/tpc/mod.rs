@@ -9,6 +9,7 @@
 //! fails leaves nothing. A copy does not outlive the PoP, for its client does not either. Source: the WLCG HTTP-TPC
 //! specification (twiki.cern.ch LCG/HttpTpcTechnical).
 
+mod delegation;
 mod digest;
 mod firefly;
 mod other_server;
@@ -22,6 +23,7 @@ mod reach;
 mod remote_url;
 mod slots;
 
+pub use delegation::{Delegations, ProxyRequest};
 pub use digest::digests;
 pub use other_server::Ends;
 pub use progress::{CopyProgress, Seen, Stage};
@@ -46,6 +48,7 @@ use renkei_core::path::Place;
 use renkei_core::wire::message::{Class, Summary};
 use renkei_mover::files::workspace::{Reader, Writer};
 use renkei_mover::{Stop, fresh_id, hex};
+use renkei_net::identity::credential::Credential;
 use renkei_net::web_connection::Cancel;
 use slots::{Limits, Slots, Turn};
 use std::sync::{Arc, Mutex};
@@ -74,6 +77,8 @@ pub struct ThirdPartyCopies {
     partners: PartnerSessions,
     /// Made with the first copy.
     connections: Mutex<Option<Connections>>,
+    /// The proxies that users delegated.
+    pub delegations: Delegations,
 }
 
 /// Says whether a file may still be replaced: it may have been locked since the copy began.
@@ -104,6 +109,8 @@ pub struct CopyRequest {
     pub url: RemoteUrl,
     /// The headers for the other server.
     pub headers: HeaderMap,
+    /// The proxy that its user delegated, to be presented to the other server.
+    pub credential: Option<Arc<Credential>>,
     /// What else the client wants.
     pub options: Options,
     /// `experiment << 6 | activity`, to tell the networks.
@@ -145,6 +152,7 @@ impl ThirdPartyCopies {
     pub(crate) fn new(context: &Arc<Context>, relay: &Arc<Relay>, active: &Arc<ActiveTransfers>) -> Self {
         ThirdPartyCopies {
             partners: PartnerSessions::new(context, relay),
+            delegations: Delegations::new(context),
             context: context.clone(),
             active: active.clone(),
             slots: Arc::default(),
@@ -348,6 +356,7 @@ impl Work {
             cancel,
             url: self.request.url.clone(),
             headers: self.request.headers.clone(),
+            credential: self.request.credential.clone(),
             firefly: tag.map(|tag| Firefly { collector, tag, way }),
             connections: self.progress.connections.clone(),
         })

@@ -12,6 +12,8 @@ use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, LOCATION, USER_AGENT};
 use hyper::{Method, Request, Response, StatusCode};
 use renkei_core::error::{Code, Error};
 use renkei_net::SOFTWARE;
+use renkei_net::identity::credential::Credential;
+use renkei_net::identity::tls::presenting;
 use renkei_net::web_connection::{Cancel, WebConnection};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,6 +45,8 @@ pub(super) struct OtherServer {
     pub(super) url: RemoteUrl,
     /// The user's headers for it.
     pub(super) headers: HeaderMap,
+    /// The chain that is presented to it.
+    pub(super) credential: Option<Arc<Credential>>,
     /// Tells networks of connections that move content.
     pub(super) firefly: Option<Firefly>,
     /// The open connections.
@@ -141,8 +145,11 @@ impl OtherServer {
             return Ok((kept, is_trusted));
         }
         let own = |error: Error| error.at(self.context.name().as_str());
-        let server = reach::server(&snapshot, url).map_err(own)?;
+        let mut server = reach::server(&snapshot, url).map_err(own)?;
         let is_trusted = reach::takes_token(&snapshot, &self.url, &server);
+        if let Some(credential) = self.credential.as_ref().filter(|_| is_trusted) {
+            server.tls = presenting(&server.tls, credential).map_err(own)?;
+        }
         let remote = server.address;
         let inner = WebConnection::open(server, self.runtime.clone(), self.cancel.clone()).map_err(own)?;
         let ends = Ends { local: inner.local(), remote };

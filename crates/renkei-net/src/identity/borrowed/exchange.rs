@@ -7,7 +7,7 @@ use super::PATH;
 use crate::http_client::{Answer, post_for_answer};
 use crate::identity::credential::{Credential, KeyRequest};
 use crate::identity::login::{LoggedIn, keep_at};
-use crate::identity::tls::{ChainJudge, ServerVerifier, provider, server_name, web_roots};
+use crate::identity::tls::{ChainJudge, Presented, ServerVerifier, provider, server_name, web_roots};
 use crate::identity::trust::Trust;
 use crate::identity::trust::card::SiteCard;
 use crate::identity::verify::{expect_site, verify_peer};
@@ -15,11 +15,10 @@ use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_core::queue::webhook::Address;
+use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -153,30 +152,12 @@ fn config(verifier: Arc<ServerVerifier<Judge>>, shown: &Shown) -> Result<Arc<Cli
         .with_custom_certificate_verifier(verifier);
     let mut config = match shown {
         Shown::Token(_) => builder.with_no_client_auth(),
-        Shown::Chain(credential) => {
-            let key = provider().key_provider.load_private_key(credential.key.clone_key()).map_err(failed)?;
-            let presented = Arc::new(CertifiedKey::new(credential.chain.clone(), key));
-            builder.with_client_cert_resolver(Arc::new(Presented(presented)))
-        }
+        Shown::Chain(credential) => builder.with_client_cert_resolver(Arc::new(Presented::new(credential)?)),
     };
     // Clients that offer HTTP/2 are not asked for a certificate.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
-}
-
-/// Presents a chain of any kind: that of a proxy has an extension by which libraries refuse it, and the PoP judges it.
-#[derive(Debug)]
-struct Presented(Arc<CertifiedKey>);
-
-impl ResolvesClientCert for Presented {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.clone())
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
 }
 
 /// Verifies that the server is the PoP, before anything is sent to it.

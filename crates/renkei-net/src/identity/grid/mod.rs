@@ -10,6 +10,7 @@
 mod authorities;
 mod certificate;
 mod chain;
+mod delegated;
 mod der;
 mod lsc;
 mod name;
@@ -25,6 +26,7 @@ mod voms;
 use super::certificate::{Facts, parse_chain};
 pub use authorities::{Authorities, Authority};
 use chain::{Judge, Proxies};
+pub use delegated::{DelegatedProxy, ProxyKey};
 use lsc::LscFiles;
 use renkei_config::Grid;
 use renkei_config::home::read_text;

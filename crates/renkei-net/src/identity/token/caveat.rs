@@ -159,7 +159,8 @@ pub fn before(time: SystemTime) -> String {
     format!("before:{}", time_text(time))
 }
 
-fn time_text(time: SystemTime) -> String {
+/// A time as RFC 3339 writes it, in whole seconds.
+pub fn time_text(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     jiff::Timestamp::from_second(seconds.cast_signed()).unwrap_or_default().to_string()
 }

@@ -1,8 +1,8 @@
 //! Grid certificates with programs that people use: openssl makes them, voms-proxy-fake attributes, curl and davix show
 //! them.
 
-use super::{Answer, curl, parse, pop};
-use crate::federation::{Site, account};
+use super::{Answer, ask, curl, parse, pop};
+use crate::federation::{Federation, Site, account};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -46,10 +46,19 @@ impl Grid {
             "access_id_CA X509 '/C=JP/O=NII/CN=Grid CA'\npos_rights globus CA:sign\ncond_subjects globus '\"/C=JP/*\"'\n",
         );
         grid.write("vomsdir/belle/voms.kek.jp.lsc", "/C=JP/O=KEK/CN=voms.kek.jp\n/C=JP/O=NII/CN=Grid CA\n");
-        let config = std::fs::read_to_string(site.dir().join("config.toml")).unwrap();
-        let more = format!("{config}\n[grid]\ndirectory = '{}'\n", grid.dir.display());
-        std::fs::write(site.dir().join("config.toml"), more).unwrap();
+        read_by(site, &grid.dir);
         grid
+    }
+
+    /// Makes the same files for another PoP.
+    fn copied_for(&self, site: &Site) {
+        let dir = self.path("other");
+        std::fs::create_dir(&dir).unwrap();
+        for folder in ["certificates", "vomsdir"] {
+            let copied = Command::new("cp").arg("-r").arg(self.path(folder)).arg(&dir).output();
+            succeeded(&copied.unwrap());
+        }
+        read_by(site, &dir);
     }
 
     fn path(&self, file: &str) -> PathBuf {
@@ -138,6 +147,13 @@ impl Grid {
         self.openssl(&[&own[..], &["-revoke", "taro.pem"]].concat());
         self.openssl(&[&own[..], &["-gencrl", "-out", &format!("certificates/{}.r0", self.hash)]].concat());
     }
+}
+
+/// Has a PoP read the files of a directory.
+fn read_by(site: &Site, dir: &Path) {
+    let config = std::fs::read_to_string(site.dir().join("config.toml")).unwrap();
+    let more = format!("{config}\n[grid]\ndirectory = '{}'\n", dir.display());
+    std::fs::write(site.dir().join("config.toml"), more).unwrap();
 }
 
 /// Waits until the PoP has noticed a change of files, which it looks for every 5 seconds.
@@ -277,4 +293,82 @@ fn folders_of_authorities_are_added() {
     assert_eq!(get(&site, &proxy).body, b"hello");
     site.ok(&["trust", "ca", "remove", other.to_str().unwrap()]);
     assert_ne!(get(&site, &proxy).status, 200);
+}
+
+#[test]
+fn a_delegated_proxy_is_presented_to_the_other_server() {
+    let federation = Federation::two();
+    let Federation { titech, kek, .. } = &federation;
+    let grid = Grid::new(&federation.scratch(), titech);
+    grid.copied_for(kek);
+    // Programs of GridSite verify the server, and davix looks for the mark of proxies behind another extension.
+    grid.write("local", "subjectAltName=DNS:localhost\n");
+    grid.issue("hostcert", "/C=JP/O=KEK/CN=localhost", "local", "ca", "2");
+    std::fs::rename(grid.path("hostcert.key"), grid.path("hostkey.pem")).unwrap();
+    grid.write(
+        "proxy",
+        "keyUsage=critical,digitalSignature\nproxyCertInfo=critical,language:id-ppl-inheritAll\n",
+    );
+    let proxy = grid.proxy();
+    let proxy = proxy.to_str().unwrap();
+    for site in [titech, kek] {
+        site.ok(&["map", "add", &format!("dn:{TARO}"), &account(), "--yes"]);
+    }
+    std::fs::write(titech.root().join("a"), "hello").unwrap();
+    let destination = format!("Destination: https://{}/data/b", kek.address);
+    let gridsite = ["-X", "COPY", "-H", "Credential: gridsite", "-H", &destination];
+    let push = || parse(curl(titech, "/data/a", &[&["--cert", proxy], &gridsite[..]].concat()));
+    eventually("the authority is read", || push().status == 302);
+    let asked = push();
+    assert_eq!(asked.header("location"), Some(format!("https://{}/data/a", titech.address).as_str()));
+    let endpoint = format!("https://{}/gridsite-delegation", titech.address);
+    assert_eq!(asked.header("x-delegate-to"), Some(endpoint.as_str()));
+
+    // davix is asked for a proxy, delegates it and repeats the COPY.
+    let (port, capath) = (titech.address.port(), grid.path("certificates"));
+    let capath = capath.to_str().unwrap();
+    let from = format!("davs://localhost:{port}/data/a");
+    let to = format!("davs://{}/data/b", kek.address);
+    let copy = ["--cert", proxy, "--capath", capath, "--copy-mode", "push", "-H", "Credential: gridsite"];
+    let copied = Command::new("davix-cp").args(copy).args([&from, &to]).output().unwrap();
+    assert!(copied.status.success(), "{copied:?}: {}", titech.logged());
+    assert_eq!(std::fs::read_to_string(kek.root().join("b")).unwrap(), "hello");
+    assert!(kek.logged().contains("Taro Yamada"), "{}", kek.logged());
+    let listed = parse(curl(titech, "/gridsite-delegation", &["--cert", proxy]));
+    let listed: serde_json::Value = serde_json::from_slice(&listed.body).unwrap();
+    assert_eq!(listed["delegations"][0]["id"], "1234", "{listed}");
+
+    // Without a word about it the proxy is used, too, and with a word against it not.
+    let plain = ["-X", "COPY", "-H", &destination];
+    let with = |more: &[&str]| {
+        let answer = parse(curl(titech, "/data/a", &[&["--cert", proxy], &plain[..], more].concat()));
+        String::from_utf8(answer.body).unwrap()
+    };
+    assert!(with(&[]).ends_with("success: Created\n"));
+    assert!(with(&["-H", "X-No-Delegate: true"]).contains("failure: "));
+
+    let gridsite_client = |arguments: &[&str]| {
+        let mut client = Command::new("htproxyput");
+        client.args(["--capath", capath, "--cert", proxy, "--key", proxy]).args(arguments);
+        client.arg(format!("https://localhost:{port}/gridsite-delegation")).output().unwrap()
+    };
+    let ends = succeeded(&gridsite_client(&["--unixtime", "--delegation-id", "1234"]));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(ends.trim().parse::<u64>().unwrap() > now + 3600, "{ends}");
+    // Its own proxies have a digest that is refused, which it is told.
+    let weak = gridsite_client(&["--delegation-id", "weak"]);
+    assert!(String::from_utf8_lossy(&weak.stderr).contains("RK-AUTH-"), "{weak:?}");
+    succeeded(&gridsite_client(&["--destroy", "--delegation-id", "1234"]));
+    assert!(!gridsite_client(&["--unixtime", "--delegation-id", "1234"]).status.success());
+    assert_eq!(push().status, 302);
+
+    // Garbage gets a fault, and who has no grid certificate delegates nothing.
+    for body in ["", "x", "<Envelope/>", &"<a>".repeat(10_000)] {
+        let answer = parse(curl(titech, "/gridsite-delegation", &["--cert", proxy, "--data-binary", body]));
+        assert_eq!(answer.status, 500, "{}", answer.head);
+        assert!(String::from_utf8_lossy(&answer.body).contains("DelegationException"));
+    }
+    let own = ask(titech, "/data/a", &gridsite);
+    assert_eq!((own.status, own.problem()["code"].as_str()), (403, Some("RK-AUTH-14")));
+    assert_eq!(parse(curl(titech, "/gridsite-delegation", &["--data-binary", "x"])).status, 401);
 }
