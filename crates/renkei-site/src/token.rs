@@ -114,6 +114,11 @@ impl ShownToken {
         }
     }
 
+    /// The directory that its holder sees as the root, if it names one.
+    pub fn root(&self) -> Option<Place> {
+        self.restrictions()?.root
+    }
+
     /// Whether it is good for clients of some addresses alone.
     pub(crate) fn names_addresses(&self) -> bool {
         self.restrictions().is_some_and(|restrictions| restrictions.names_addresses())

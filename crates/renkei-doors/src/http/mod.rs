@@ -1,12 +1,13 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
 //! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
-//! `activity` tells an idle connection. The pages of the console are in `console`, files in `pages` and `webdav`; `s3` hands
-//! requests of S3 to `renkei-s3`.
+//! `activity` tells an idle connection, `rooted` completes paths for macaroons with a root. The pages of the console are in
+//! `console`, files in `pages` and `webdav`; `s3` hands requests of S3 to `renkei-s3`.
 
 pub(crate) mod activity;
 mod buffered_socket;
 mod metrics;
+mod rooted;
 #[cfg(feature = "s3")]
 mod s3;
 
@@ -111,6 +112,7 @@ fn router(site: Arc<Site>, client: Client) -> Router {
     let certificate = certificate.route(delegation::PATH, delegation);
     let files = certificate.merge(pages::router()).layer(Extension(client.clone()));
     let router = router.merge(console::router()).merge(files).with_state(site.clone());
+    let router = rooted::first(router, client.clone());
     #[cfg(feature = "s3")]
     let router = s3::first(router, site, client.address, client.activity);
     router

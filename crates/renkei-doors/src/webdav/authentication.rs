@@ -31,11 +31,16 @@ pub(crate) struct Client {
 
 /// The evidence of a request, if it shows any.
 pub(crate) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
-    let shown = |text: String| Evidence::Token(ShownToken::new(text.trim(), client.address));
-    let token = header_token(head).or_else(|| query_token(head));
-    let by_client = token.map(shown).or_else(|| client.chain.clone().map(Evidence::of_chain));
+    let token = shown_token(client, head).map(Evidence::Token);
+    let by_client = token.or_else(|| client.chain.clone().map(Evidence::of_chain));
     // That of a browser's session is attached by the pages, which check whose page sent the request.
     by_client.or_else(|| head.extensions.get::<Evidence>().cloned())
+}
+
+/// The token of a request, if it shows one.
+pub(crate) fn shown_token(client: &Client, head: &Parts) -> Option<ShownToken> {
+    let token = header_token(head).or_else(|| query_token(head));
+    token.map(|text| ShownToken::new(text.trim(), client.address))
 }
 
 fn header_token(head: &Parts) -> Option<String> {

@@ -10,7 +10,9 @@ use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::response::{IntoResponse, Response};
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::token::caveat::{below, parse_validity};
+use renkei_site::token::ShownToken;
 use serde::Deserialize;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// The media type of a request.
@@ -49,7 +51,11 @@ fn issue(session: &Session, target: &Target, document: &[u8]) -> Result<serde_js
     let token = session.site.context().issue_token(&session.proof, &caveats, validity)?;
     let host = target.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let base = format!("https://{host}/");
-    let uri = format!("https://{host}{}", address(&target.place, false));
+    let root = ShownToken::new(&token, Ipv4Addr::UNSPECIFIED.into()).root();
+    let (path, root) = (address(&target.place, false), root.map(|root| address(&root, false)));
+    // As the holder sees it.
+    let path = root.and_then(|root| path.strip_prefix(&root)).unwrap_or(&path);
+    let uri = format!("https://{host}{}", if path.is_empty() { "/" } else { path });
     Ok(serde_json::json!({
         "macaroon": token,
         "uri": {

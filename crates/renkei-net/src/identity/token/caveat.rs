@@ -1,5 +1,5 @@
 //! Caveats of macaroons, in the words of dCache and XRootD: `activity:LIST,DOWNLOAD`, `path:/data/run7`,
-//! `before:2026-12-01T00:00:00Z`, `ip:192.0.2.0/24`.
+//! `before:2026-12-01T00:00:00Z`, `ip:192.0.2.0/24`; `root:/data/run7` is a `path` that the holder sees as `/`.
 //!
 //! All caveats of a token hold together: rights are those that each gives, paths the inner one, the earliest time
 //! counts, an address must be in each list. A caveat that this version does not know is refused, because it restricts.
@@ -32,6 +32,8 @@ pub struct Restrictions {
     pub rights: Rights,
     /// The place, with all below it; none for all.
     pub place: Option<Place>,
+    /// The place that the holder sees as the root of all paths, if it is another.
+    pub root: Option<Place>,
     /// The end of the validity.
     pub before: Option<SystemTime>,
     /// Lists of networks; the client's address is in each.
@@ -44,7 +46,8 @@ impl Restrictions {
     /// # Errors
     /// `TokenInvalid` for a caveat that is unknown or malformed, `OutOfScope` for paths that have nothing in common.
     pub fn of<'a>(caveats: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        let none = Restrictions { rights: Rights::ALL, place: None, before: None, networks: Vec::new() };
+        let none =
+            Restrictions { rights: Rights::ALL, place: None, root: None, before: None, networks: Vec::new() };
         caveats.into_iter().try_fold(none, Restrictions::and)
     }
 
@@ -55,6 +58,13 @@ impl Restrictions {
         match kind.trim() {
             "activity" => self.rights = self.rights.common(activities(value).map_err(|word| bad(&word))?),
             "path" => self.place = inner(self.place, prefix(value)?).ok_or_else(|| outside(caveat))?,
+            "root" => {
+                let root = prefix(value)?;
+                self.place = inner(self.place, root.clone()).ok_or_else(|| outside(caveat))?;
+                self.root = inner(self.root, root).ok_or_else(|| outside(caveat))?;
+            }
+            // A hint for programs that begin there; it restricts nothing, and no door needs it.
+            "home" => drop(prefix(value)?),
             "before" => {
                 let time = parse_time(value).ok_or_else(|| bad("write a time as 2026-12-01T00:00:00Z"))?;
                 self.before = Some(self.before.map_or(time, |before| before.min(time)));
@@ -64,7 +74,7 @@ impl Restrictions {
                 self.networks
                     .push(networks.ok_or_else(|| bad("write addresses as 192.0.2.0/24,2001:db8::1"))?);
             }
-            _ => return Err(bad("known are activity, path, before and ip")),
+            _ => return Err(bad("known are activity, path, root, home, before and ip")),
         }
         Ok(self)
     }
@@ -194,6 +204,18 @@ mod tests {
     }
 
     #[test]
+    fn a_root_is_a_path_and_a_home_is_none() {
+        let all = Restrictions::of(["path:/data", "root:/data/a", "home:/data/a/b"]).unwrap();
+        assert_eq!(all.place.as_ref().unwrap().to_string(), "/data/a");
+        assert_eq!(all.root, all.place);
+        let inner = Restrictions::of(["root:/data/a", "path:/data/a/b", "root:/"]).unwrap();
+        assert_eq!(inner.place.unwrap().to_string(), "/data/a/b");
+        assert_eq!(inner.root.unwrap().to_string(), "/data/a");
+        assert_eq!(code(&["path:/data/a", "root:/other"]), Code::OutOfScope);
+        assert_eq!(code(&["home:data"]), Code::BadPath);
+    }
+
+    #[test]
     fn a_place_is_named_by_its_bytes_or_not_at_all() {
         let place = |bytes: &[u8]| Place::parse(bytes).unwrap().unwrap();
         for text in ["/data", "/data/run 7/ä%41"] {
@@ -206,7 +228,7 @@ mod tests {
 
     #[test]
     fn unknown_caveats_are_refused() {
-        for bad in ["root:/data", "activity:FLY", "nothing", "before:tomorrow", "ip:here", "activity:", ""] {
+        for bad in ["door:/data", "activity:FLY", "nothing", "before:tomorrow", "ip:here", "activity:", ""] {
             assert_eq!(code(&[bad]), Code::TokenInvalid, "{bad}");
         }
         assert_eq!(code(&["path:data"]), Code::BadPath);

@@ -127,3 +127,38 @@ fn tokens_of_an_issuer_open_what_their_scopes_say() {
     // The keys are remembered across a restart, while the issuer is down.
     assert_eq!(with_token(&site, &token, "/data/wlcg/run7/a", &[]).body, b"hello");
 }
+
+#[test]
+fn a_root_is_what_the_holder_of_a_macaroon_sees() {
+    let (dir, site) = pop();
+    std::fs::create_dir_all(site.root().join("run 7")).unwrap();
+    std::fs::write(site.root().join("run 7/a"), "hello").unwrap();
+    std::fs::write(site.root().join("a"), "no").unwrap();
+    let body = json!({"caveats": ["root:/data/run 7", "home:/data/run 7"], "validity": "PT5M"}).to_string();
+    let ask_for = |path: &str, body: &str| {
+        let kind = "Content-Type: application/macaroon-request";
+        ask(&site, path, &["-X", "POST", "-H", kind, "--data-binary", body])
+    };
+    let told: serde_json::Value = serde_json::from_slice(&ask_for("/data/run%207", &body).body).unwrap();
+    let token = told["macaroon"].as_str().unwrap();
+    assert_eq!(told["uri"]["target"], format!("https://{}/", site.address));
+    let with = |path: &str, arguments: &[&str]| with_token(&site, token, path, arguments);
+    assert_eq!(with("/a", &[]).body, b"hello");
+    let listed = with("/", &["-X", "PROPFIND", "-H", "Depth: 1"]);
+    let text = String::from_utf8(listed.body).unwrap();
+    assert!(text.contains("<D:href>/</D:href>") && text.contains("<D:href>/a</D:href>"), "{text}");
+    let file = dir.path().join("new");
+    std::fs::write(&file, "new").unwrap();
+    assert_eq!(with("/b", &["--upload-file", file.to_str().unwrap()]).status, 201);
+    let to = format!("Destination: https://{}/c", site.address);
+    assert_eq!(with("/b", &["-X", "MOVE", "-H", &to]).status, 201);
+    assert_eq!(std::fs::read(site.root().join("run 7/c")).unwrap(), b"new");
+    for outside in ["/data/a", "/../a", "/data/run%207/a", "/%2e%2e/a"] {
+        let refused = with(outside, &["--path-as-is"]);
+        assert!(matches!(refused.status, 400 | 403 | 404), "{outside}: {}", refused.head);
+    }
+    for bad in ["root:/other", "door:/data", "home:x"] {
+        let refused = ask_for("/data/run%207", &json!({"caveats": [bad]}).to_string());
+        assert!(matches!(refused.status, 400..=403), "{bad}: {}", refused.head);
+    }
+}
