@@ -110,7 +110,7 @@ impl Proof {
 
     /// Whose token, S3 key or grid certificate proved it, if one did, as logged.
     pub(super) fn holder(&self) -> Option<String> {
-        self.evidence.holder()
+        self.evidence.facts().ok()?.holder
     }
 
     /// The one check of a restricted credential: whether it gives one of these sets of rights to a place of a site.
@@ -149,9 +149,9 @@ impl Proof {
     /// The number by whose revocation ends what is made with it: the serial of the certificate, or the number of evidence
     /// of another system.
     pub(super) fn origin(&self) -> Result<String, Error> {
-        self.serial().or_else(|error| match self.evidence.bound()? {
-            Some(_) => self.evidence.number(),
-            None => Err(error),
+        self.serial().or_else(|error| {
+            let facts = self.evidence.facts()?;
+            facts.bound.map(|_| facts.number).ok_or(error)
         })
     }
 

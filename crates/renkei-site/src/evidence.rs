@@ -36,6 +36,39 @@ pub enum Evidence {
     S3Key(ShownS3Key),
 }
 
+/// What can be told of evidence of any kind.
+pub(crate) struct EvidenceFacts {
+    /// The kind, as written into certificates that are given for it.
+    pub(crate) kind: &'static str,
+    /// The number with which certificates that are given for it are revoked.
+    pub(crate) number: String,
+    /// The end of its validity, if it has one: of a chain, that of its leaf.
+    pub(crate) ends: Option<SystemTime>,
+    /// The end of what may be made with it, if it is good for hours alone: evidence of another system, or a certificate
+    /// that was given for such.
+    pub(crate) bound: Option<SystemTime>,
+    /// Whose token, key or grid certificate it is, as logged.
+    pub(crate) holder: Option<String>,
+    /// Whether it is exchanged for a certificate.
+    pub(crate) gets_certificate: bool,
+}
+
+impl EvidenceFacts {
+    /// Those of evidence without an end.
+    fn new(kind: &'static str, number: String) -> Self {
+        EvidenceFacts { kind, number, ends: None, bound: None, holder: None, gets_certificate: true }
+    }
+
+    /// Those of evidence of another system, with which nothing is made that lasts longer.
+    fn of_hours(kind: &'static str, number: String, ends: Option<SystemTime>) -> Self {
+        EvidenceFacts { ends, bound: ends, ..Self::new(kind, number) }
+    }
+
+    fn held_by(self, holder: Option<String>) -> Self {
+        EvidenceFacts { holder, ..self }
+    }
+}
+
 /// The word of a PoP, at an agent of its site, about a user whom the PoP has authenticated. It is good as long as the
 /// PoP's certificate is.
 #[derive(Clone)]
@@ -73,11 +106,7 @@ impl Evidence {
         match self {
             Evidence::Chain(chain) => chain,
             Evidence::Session(earlier) => earlier.chain(),
-            Evidence::Grid(_)
-            | Evidence::Uid(_)
-            | Evidence::Token(_)
-            | Evidence::Word(_)
-            | Evidence::S3Key(_) => &[],
+            _ => &[],
         }
     }
 
@@ -94,68 +123,40 @@ impl Evidence {
         }
     }
 
-    /// The kind of the evidence, as written into certificates that are given for it.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Evidence::Chain(_) => "certificate",
-            Evidence::Grid(_) => "grid",
-            Evidence::Uid(_) => "account",
-            Evidence::Token(_) => "token",
-            Evidence::Session(earlier) => earlier.evidence.kind(),
-            Evidence::Word(_) => "word",
-            Evidence::S3Key(_) => "key",
-        }
-    }
-
-    /// The end of its validity, if it has one: of a chain, that of its leaf.
+    /// What can be told of it.
     ///
     /// # Errors
     /// `BadCertificate`.
-    pub(crate) fn ends(&self) -> Result<Option<SystemTime>, Error> {
-        match self {
-            Evidence::Chain(chain) => {
-                Ok(chain.first().map(Facts::read).transpose()?.map(|facts| facts.not_after))
-            }
-            Evidence::Grid(chain) => grid::ends(chain, SystemTime::now()),
-            Evidence::Session(earlier) => earlier.evidence.ends(),
-            Evidence::Uid(_) | Evidence::Word(_) | Evidence::S3Key(_) => Ok(None),
-            Evidence::Token(shown) => Ok(shown.ends()),
-        }
-    }
-
-    /// The end of what may be made with it, if it is good for hours alone: evidence of another system, or a certificate
-    /// that was given for such.
-    ///
-    /// # Errors
-    /// `BadCertificate`.
-    pub(crate) fn bound(&self) -> Result<Option<SystemTime>, Error> {
+    pub(crate) fn facts(&self) -> Result<EvidenceFacts, Error> {
         match self {
             Evidence::Chain(chain) => {
                 let leaf = chain.first().map(Facts::read).transpose()?;
-                Ok(leaf.filter(|facts| facts.borrowed.is_some()).map(|facts| facts.not_after))
+                let ends = leaf.as_ref().map(|leaf| leaf.not_after);
+                let is_borrowed = leaf.as_ref().is_some_and(|leaf| leaf.borrowed.is_some());
+                let number = leaf.map_or_else(|| number_of(&[]), |leaf| leaf.parent.unwrap_or(leaf.serial));
+                let bound = ends.filter(|_| is_borrowed);
+                Ok(EvidenceFacts { ends, bound, ..EvidenceFacts::new("certificate", number) })
             }
-            Evidence::Session(earlier) => earlier.evidence.bound(),
-            Evidence::Grid(_) | Evidence::Token(_) => self.ends(),
-            Evidence::Uid(_) | Evidence::Word(_) | Evidence::S3Key(_) => Ok(None),
-        }
-    }
-
-    /// The number with which certificates that are given for it are revoked.
-    ///
-    /// # Errors
-    /// `BadCertificate`.
-    pub(crate) fn number(&self) -> Result<String, Error> {
-        match self {
-            Evidence::Chain(chain) => {
-                let leaf = chain.first().map(Facts::read).transpose()?;
-                Ok(leaf.map_or_else(|| number_of(&[]), |facts| facts.parent.unwrap_or(facts.serial)))
+            Evidence::Grid(chain) => {
+                let number = number_of(&grid::user_certificate(chain)?);
+                let ends = grid::ends(chain, SystemTime::now())?;
+                Ok(EvidenceFacts::of_hours("grid", number, ends).held_by(claimed_name(chain)))
             }
-            Evidence::Grid(chain) => Ok(number_of(&grid::user_certificate(chain)?)),
-            Evidence::Uid(uid) => Ok(number_of(&uid.to_be_bytes())),
-            Evidence::Token(shown) => Ok(shown.number()),
-            Evidence::Session(earlier) => earlier.evidence.number(),
-            Evidence::Word(word) => Ok(number_of(word.user.to_string().as_bytes())),
-            Evidence::S3Key(shown) => Ok(number_of(shown.id.as_bytes())),
+            Evidence::Uid(uid) => Ok(EvidenceFacts::new("account", number_of(&uid.to_be_bytes()))),
+            Evidence::Token(shown) => {
+                let facts = EvidenceFacts::of_hours("token", shown.number(), shown.ends());
+                Ok(facts.held_by(Some(shown.holder())))
+            }
+            Evidence::Session(earlier) => earlier.evidence.facts(),
+            Evidence::Word(word) => {
+                let number = number_of(word.user.to_string().as_bytes());
+                Ok(EvidenceFacts { gets_certificate: false, ..EvidenceFacts::new("word", number) })
+            }
+            Evidence::S3Key(shown) => {
+                let facts = EvidenceFacts::new("key", number_of(shown.id.as_bytes()));
+                let holder = Some(format!("S3 key {}", shown.id));
+                Ok(EvidenceFacts { gets_certificate: false, holder, ..facts })
+            }
         }
     }
 
@@ -193,38 +194,22 @@ impl Evidence {
     /// # Errors
     /// As [`Evidence::judge`]; `NotMapped` if it proves another principal by now.
     pub(crate) fn judge_again(&self, was: &Principal, now: &Snapshot, at: SystemTime) -> Result<(), Error> {
-        match self {
-            Evidence::Token(shown) => return shown.judge_again(was, now, at),
+        let shown = match self {
             Evidence::Session(earlier) => return earlier.evidence.judge_again(was, now, earlier.at),
-            Evidence::Chain(_)
-            | Evidence::Grid(_)
-            | Evidence::Uid(_)
-            | Evidence::Word(_)
-            | Evidence::S3Key(_) => {}
-        }
-        let (principal, _) = self.judge(now, at)?;
-        let cause = match self {
-            Evidence::Uid(uid) => format!("uid {uid} is {principal} by now"),
-            Evidence::Grid(_) => format!("the certificate is for {principal} by now"),
-            Evidence::S3Key(_) => format!("the S3 key is for {principal} by now"),
-            Evidence::Chain(_) | Evidence::Token(_) | Evidence::Session(_) | Evidence::Word(_) => {
-                return Ok(());
-            }
+            Evidence::Token(shown) => return shown.judge_again(was, now, at),
+            // They name the principal themselves.
+            Evidence::Chain(_) | Evidence::Word(_) => return self.judge(now, at).map(drop),
+            Evidence::Uid(uid) => format!("uid {uid}"),
+            Evidence::Grid(_) => "the certificate".into(),
+            Evidence::S3Key(_) => "the S3 key".into(),
         };
+        let (principal, _) = self.judge(now, at)?;
         match principal == *was {
             true => Ok(()),
-            false => Err(Error::new(Code::NotMapped, "authenticate", was, cause)),
-        }
-    }
-
-    /// Whose token or grid certificate it is, as logged.
-    pub(crate) fn holder(&self) -> Option<String> {
-        match self {
-            Evidence::Token(shown) => Some(shown.holder()),
-            Evidence::S3Key(shown) => Some(format!("S3 key {}", shown.id)),
-            Evidence::Grid(chain) => claimed_name(chain),
-            Evidence::Session(earlier) => earlier.evidence.holder(),
-            Evidence::Chain(_) | Evidence::Uid(_) | Evidence::Word(_) => None,
+            false => {
+                let cause = format!("{shown} is for {principal} by now");
+                Err(Error::new(Code::NotMapped, "authenticate", was, cause))
+            }
         }
     }
 }

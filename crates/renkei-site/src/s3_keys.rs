@@ -30,7 +30,7 @@ impl Context {
         match about {
             AboutS3Keys::Create { mut caveats, seconds } => {
                 caveats.extend(seconds.map(|seconds| before(now + Duration::from_secs(seconds.into()))));
-                caveats.extend(proof.evidence.bound()?.map(before));
+                caveats.extend(proof.evidence.facts()?.bound.map(before));
                 let holder = Holder { principal: principal.clone(), serial: proof.origin().ok() };
                 let (id, key) = keys.create(holder, &caveats, now)?;
                 tracing::info!(target: "audit", %principal, id, caveats = caveats.join(" "), "S3 key created");

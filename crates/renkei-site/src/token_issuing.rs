@@ -25,7 +25,7 @@ impl Context {
         let (snapshot, principal, now) = (self.snapshot(), &proof.principal, SystemTime::now());
         let refused = |code, cause: &str| Err(Error::new(code, "issue token", principal, cause));
         let until = ends(now, validity, snapshot.config.delegation_life())?;
-        let until = proof.evidence.bound()?.map_or(until, |bound| bound.min(until));
+        let until = proof.evidence.facts()?.bound.map_or(until, |bound| bound.min(until));
         let token = match (&proof.evidence, &proof.scope) {
             (Evidence::Token(shown), _) => {
                 let token = shown.macaroon()?.clone();

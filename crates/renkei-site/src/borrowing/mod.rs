@@ -12,7 +12,7 @@ pub(crate) use at_other_sites::CertificatesElsewhere;
 
 use super::Context;
 use super::access::Proof;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, EvidenceFacts};
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::borrowed::{Borrower, issue};
 use renkei_net::identity::certificate::{parse_serial, serial_bytes};
@@ -41,7 +41,8 @@ impl Context {
     fn certificate_for(&self, proof: &Proof, request: &str) -> Result<Value, Error> {
         let (access, now) = (self.authorise(proof)?, SystemTime::now());
         let config = &access.snapshot.config;
-        let borrower = borrower(proof)?;
+        let facts = proof.evidence.facts()?;
+        let borrower = borrower(proof, &facts)?;
         let refused = |code, cause: &str| Err(Error::new(code, OP, &proof.principal, cause));
         if borrower.user.user_name().is_none() || *borrower.user.site() != access.snapshot.site {
             return refused(Code::NotAllowed, "certificates are for the users of this site");
@@ -60,7 +61,7 @@ impl Context {
             return refused(Code::CertificateRevoked, &cause);
         }
         let left = |end: SystemTime| end.duration_since(now).unwrap_or_default();
-        let life = proof.evidence.ends()?.map_or(config.borrowed_life(), left).min(config.borrowed_life());
+        let life = facts.ends.map_or(config.borrowed_life(), left).min(config.borrowed_life());
         if life < Duration::from_secs(1) {
             return refused(Code::TokenExpired, "it ends just now");
         }
@@ -68,26 +69,26 @@ impl Context {
         let (issued, reply) = issue(self.home(), &borrower, request, life, now)?;
         let Borrower { user, scope, parent, kind } = &borrower;
         let (scope, serial) = (scope.as_ref().map(ToString::to_string), &issued.serial);
-        let token = proof.holder();
+        let token = facts.holder;
         tracing::info!(target: "audit", principal = %user, serial, parent, kind, token, scope, life_s = life.as_secs(), "certificate given");
         Ok(reply)
     }
 }
 
-fn borrower(proof: &Proof) -> Result<Borrower, Error> {
+fn borrower(proof: &Proof, facts: &EvidenceFacts) -> Result<Borrower, Error> {
     if proof.transfer().is_some() || proof.mount().is_some() {
         let cause = "the credential of a transfer or a mount gets no other";
         return Err(Error::new(Code::OutOfScope, OP, &proof.principal, cause));
     }
-    if matches!(proof.evidence, Evidence::S3Key(_) | Evidence::Word(_)) {
-        let cause = format!("{} gets no certificate", proof.evidence.kind());
+    if !facts.gets_certificate {
+        let cause = format!("{} gets no certificate", facts.kind);
         return Err(Error::new(Code::NotAllowed, OP, &proof.principal, cause));
     }
     Ok(Borrower {
         user: proof.principal.clone(),
         scope: proof.scope.as_deref().cloned(),
-        parent: parse_serial(&proof.evidence.number()?)?,
-        kind: proof.evidence.kind(),
+        parent: parse_serial(&facts.number)?,
+        kind: facts.kind,
     })
 }
 
@@ -155,14 +156,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let site = pop(dir.path());
         let own = Evidence::Uid(Account::own().unwrap().uid);
-        assert_eq!(own.bound().unwrap(), None);
+        assert_eq!(own.facts().unwrap().bound, None);
         let given = lend(&site, own).unwrap();
         let facts = Facts::read(&given.chain()[0]).unwrap();
         let proof = site.authenticate(given).unwrap();
         assert_eq!(proof.origin().unwrap(), facts.serial);
         let token = site.context().issue_token(&proof, &[], 100 * HOUR).unwrap();
         let token = Evidence::Token(ShownToken::new(&token, [127, 0, 0, 1].into()));
-        assert_eq!(token.ends().unwrap(), Some(facts.not_after));
+        assert_eq!(token.facts().unwrap().ends, Some(facts.not_after));
         let wanted = AboutS3Keys::Create { caveats: Vec::new(), seconds: None };
         site.context().about_s3_keys(&proof, wanted).unwrap();
         let S3KeysReply::Keys(keys) = site.context().about_s3_keys(&proof, AboutS3Keys::List).unwrap() else {

@@ -116,7 +116,7 @@ impl Links {
         }
         TokenKey::load_or_make(self.context.home())?;
         let (id, secret) = (hex(&random_bytes::<4>()?), hex(&random_bytes::<16>()?));
-        let bound = access.proof.evidence.bound()?.map(|bound| unix_seconds(bound).unsigned_abs());
+        let bound = access.proof.evidence.facts()?.bound.map(|bound| unix_seconds(bound).unsigned_abs());
         let until = bound.unwrap_or(u64::MAX).min(created + u64::from(seconds));
         let name = place.path.name().map_or_else(|| place.storage.clone().into_bytes(), <[u8]>::to_vec);
         let status =

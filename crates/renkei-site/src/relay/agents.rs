@@ -77,7 +77,7 @@ fn sponsor(proof: &Proof, storage: &str, now: &Snapshot) -> Result<Sponsor, Erro
 
 /// Refuses evidence that is good for hours alone: the agent would outlive it.
 fn refuse_borrowed(proof: &Proof, storage: &str) -> Result<(), Error> {
-    match proof.evidence.bound()? {
+    match proof.evidence.facts()?.bound {
         None => Ok(()),
         Some(_) => {
             let cause = "an agent would outlive a token, a grid certificate, or a certificate given for one";

@@ -15,6 +15,7 @@ use crate::snapshot::Snapshot;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use percent_encoding::percent_decode_str;
+use renkei_core::block::AlignedBlock;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath, SiteName};
 use renkei_core::wire::file::{Freshness, MAX_IO_BYTES, Precondition};
@@ -156,10 +157,10 @@ impl PartnerCopy<'_> {
         self.progress.found(bytes);
         reader.expect_order();
         let (mut sums, mut pace) = (self.sums(), self.pace());
-        let (mut block, mut at) = (vec![0; BLOCK_BYTES.min(bytes) as usize], 0);
+        let (mut block, mut at) = (AlignedBlock::default(), 0);
         while at < bytes {
             self.check()?;
-            block.resize(BLOCK_BYTES.min(bytes - at) as usize, 0);
+            block.resize(BLOCK_BYTES.min(bytes - at) as usize);
             let count = reader.read_at(&mut block, at)?;
             if count < block.len() {
                 let cause = format!("{count} bytes at {at} in place of {}", block.len());
