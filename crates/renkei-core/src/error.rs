@@ -492,6 +492,20 @@ codes! {
         "name it as its certificate does: `renkei login --token FILE --at HOST:PORT`, or take the site's card first: `renkei trust add CARD`; SSL_CERT_FILE names further authorities";
     NoSuchIdentity = "RK-AUTH-55", Identity, Never, "there is no identity of the kind that was asked for",
         "see the cause; `renkei login` gets a certificate of the site, and RENKEI_CREDENTIAL names the kind to look for";
+    KerberosOff = "RK-AUTH-56", Identity, Never, "the PoP accepts no Kerberos tickets",
+        "show another identity; administrators: see the cause, install libgssapi-krb5-2, and put the keys of HTTP/HOST into the keytab that `kerberos.keytab` names";
+    TicketInvalid = "RK-AUTH-57", Identity, Never, "the Kerberos token cannot be used",
+        "see the cause; `kinit` again, and have the client send Negotiate with Kerberos, not NTLM";
+    TicketExpired = "RK-AUTH-58", Identity, Never, "the Kerberos ticket has expired",
+        "`kinit` again; if it should still be good, synchronise the clocks with NTP";
+    TicketReplayed = "RK-AUTH-59", Identity, Never, "the Kerberos token was shown before",
+        "ask again: a client makes a new token for each request; one that somebody else sends again is refused so, too";
+    TicketClock = "RK-AUTH-60", Identity, Never, "the clocks of client and PoP differ too much for Kerberos",
+        "synchronise the clocks of client, PoP and KDC with NTP";
+    TicketElsewhere = "RK-AUTH-61", Identity, Never, "the Kerberos ticket is for a service that is not this PoP",
+        "use the name of the PoP that its keytab has; after a change of the keys `kinit` again; administrators: `klist -k` shows them";
+    NoServiceTicket = "RK-AUTH-62", Identity, Never, "the KDC gave no ticket for the PoP",
+        "see the cause: `kinit` if the ticket has expired; the realm has HTTP/HOST for the name by which the PoP is reached";
 
     // CONF: configuration and command line.
     ConfigInvalid = "RK-CONF-1", Invalid, Never, "the configuration is not valid",

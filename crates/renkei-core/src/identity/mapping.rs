@@ -45,6 +45,13 @@ pub enum Pattern {
     Dn(String),
     /// Members of a virtual organisation: `fqan:/belle/Role=production`, where `*` is any text.
     Fqan(String),
+    /// The holder of a Kerberos ticket: `krb:taro@EXAMPLE.ORG`, or `krb:*@EXAMPLE.ORG` for all users of the realm.
+    Kerberos {
+        /// The realm.
+        realm: String,
+        /// The principal without it; `None` for all that are names of users: of one part, neither services nor hosts.
+        name: Option<String>,
+    },
 }
 
 /// The account that a rule maps to.
@@ -220,6 +227,17 @@ impl Mapping {
         rule.map(|rule| rule.apply(dn)).or_else(|| files.iter().find_map(|file| file.verdict(dn, fqans)))
     }
 
+    /// The rule for the holder of a Kerberos ticket: one for the principal before one for the users of its realm.
+    pub fn of_kerberos(&self, principal: &str) -> Option<Verdict> {
+        let (own, own_realm) = principal.rsplit_once('@')?;
+        let is = |pattern: &Pattern, wanted: Option<&str>| match pattern {
+            Pattern::Kerberos { realm, name } => realm == own_realm && name.as_deref() == wanted,
+            _ => false,
+        };
+        let of_realm = || self.first(&|pattern| is(pattern, None)).filter(|_| is_user_name(own));
+        self.first(&|pattern| is(pattern, Some(own))).or_else(of_realm).map(|rule| rule.apply(own))
+    }
+
     fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
         self.first(&|pattern| pattern.users() == Some((site, Some(name))))
             .or_else(|| self.first(&|pattern| pattern.users() == Some((site, None))))
@@ -244,8 +262,9 @@ impl Rule {
                 return Verdict { account: None, why: Why::ShutOut { line: self.line } };
             }
         };
-        let is_of_site = matches!(self.pattern, Pattern::Users { user: None, .. });
-        let is_wildcard = is_of_site && self.account == AccountRule::SameName;
+        let is_of_all =
+            matches!(self.pattern, Pattern::Users { user: None, .. } | Pattern::Kerberos { name: None, .. });
+        let is_wildcard = is_of_all && self.account == AccountRule::SameName;
         let why = Why::Rule { rule: self.to_string(), line: self.line, is_wildcard };
         Verdict { account: Some(account.into()), why }
     }
@@ -259,7 +278,8 @@ fn without_rule(site: &SiteName, name: &str, own: OwnUsers<'_>) -> Verdict {
 }
 
 impl Pattern {
-    /// Parses `alice@titech`, `*@titech`, `token:ISSUER#SUBJECT`, `group:ISSUER#/GROUP`, `dn:/NAME` or `fqan:/VO`.
+    /// Parses `alice@titech`, `*@titech`, `token:ISSUER#SUBJECT`, `group:ISSUER#/GROUP`, `dn:/NAME`, `fqan:/VO` or
+    /// `krb:NAME@REALM`.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let of_issuer = |rest: &str| {
             let (issuer, name) =
@@ -286,9 +306,13 @@ impl Pattern {
                 grid_name::canonical_fqan(fqan).ok_or_else(|| bad("write fqan:/VO/GROUP/Role=ROLE"))?;
             return Ok(Pattern::Fqan(fqan));
         }
+        if let Some(principal) = text.strip_prefix("krb:") {
+            return kerberos(principal)
+                .ok_or_else(|| bad("write krb:NAME@REALM, or krb:*@REALM for its users"));
+        }
         let bad = || {
             bad(
-                "write alice@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT, group:ISSUER#/GROUP, dn:/NAME or fqan:/VO",
+                "write alice@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT, group:ISSUER#/GROUP, dn:/NAME, fqan:/VO or krb:NAME@REALM",
             )
         };
         let (user, site) = text.split_once('@').ok_or_else(bad)?;
@@ -304,9 +328,22 @@ impl Pattern {
     pub fn users(&self) -> Option<(&SiteName, Option<&str>)> {
         match self {
             Pattern::Users { site, user } => Some((site, user.as_deref())),
-            Pattern::Subject { .. } | Pattern::Group { .. } | Pattern::Dn(_) | Pattern::Fqan(_) => None,
+            Pattern::Subject { .. }
+            | Pattern::Group { .. }
+            | Pattern::Dn(_)
+            | Pattern::Fqan(_)
+            | Pattern::Kerberos { .. } => None,
         }
     }
+}
+
+/// A Kerberos principal: printable, without the characters that a line of the table is split at.
+fn kerberos(text: &str) -> Option<Pattern> {
+    let (name, realm) = text.rsplit_once('@')?;
+    let is_part = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic() && c != '"');
+    let name = Some(name.to_owned()).filter(|name| name != "*");
+    let is_good = is_part(realm) && name.as_deref().is_none_or(|name| is_part(name) && !name.contains('*'));
+    is_good.then(|| Pattern::Kerberos { realm: realm.to_owned(), name })
 }
 
 impl AccountRule {
@@ -354,7 +391,8 @@ fn parse_rule(pattern: &str, account: &str, number: usize) -> Result<Option<Rule
     let content = format!("{pattern} {account}");
     let pattern = Pattern::parse(pattern).map_err(|error| at_line(error, number))?;
     let account = AccountRule::parse(account).map_err(|error| at_line(error, number))?;
-    if pattern.users().is_none() && account == AccountRule::SameName {
+    let has_user_name = pattern.users().is_some() || matches!(pattern, Pattern::Kerberos { .. });
+    if !has_user_name && account == AccountRule::SameName {
         return Err(at_line(
             bad_rule(&content, "a rule for tokens and certificates names an account"),
             number,
@@ -389,6 +427,7 @@ impl fmt::Display for Pattern {
             Pattern::Group { issuer, group } => write!(f, "group:{issuer}#{group}"),
             Pattern::Dn(dn) => write!(f, "dn:{dn}"),
             Pattern::Fqan(fqan) => write!(f, "fqan:{fqan}"),
+            Pattern::Kerberos { realm, name } => write!(f, "krb:{}@{realm}", name.as_deref().unwrap_or("*")),
         }
     }
 }
@@ -491,6 +530,28 @@ mod tests {
         let expected =
             "alice@kek al\nal@osaka !\nerin@osaka al\n*@riken al\ndan@riken !\n*@titech *\nal@titech !\n";
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_kerberos_principal_stands_before_its_realm() {
+        let table = "krb:*@KEK.JP *\nkrb:taro@KEK.JP yamada # staff\nkrb:eve@KEK.JP !\n";
+        let mapping = Mapping::parse(table).unwrap();
+        let account = |principal: &str| mapping.of_kerberos(principal).and_then(|verdict| verdict.account);
+        assert_eq!(account("taro@KEK.JP").as_deref(), Some("yamada"));
+        assert_eq!(account("hana@KEK.JP").as_deref(), Some("hana"));
+        for none in ["eve@KEK.JP", "root@KEK.JP", "host/a@KEK.JP", "taro@NII.JP", "taro"] {
+            assert_eq!(account(none), None, "{none}");
+        }
+        let is_wildcard = |principal: &str| match mapping.of_kerberos(principal).unwrap().why {
+            Why::Rule { is_wildcard, .. } => is_wildcard,
+            other => panic!("{other}"),
+        };
+        assert!(is_wildcard("hana@KEK.JP") && !is_wildcard("taro@KEK.JP"));
+        assert_eq!(mapping.rules()[1].to_string(), "krb:taro@KEK.JP yamada");
+        assert_eq!(mapping.resolve(&Principal::parse("taro@kek").unwrap(), OwnUsers::NeedRule).account, None);
+        for bad in ["krb:taro x", "krb:@KEK.JP x", "krb:taro@ x", "krb:t*@KEK.JP x"] {
+            assert!(Mapping::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
