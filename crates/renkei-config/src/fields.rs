@@ -149,6 +149,9 @@ pub const FIELDS: &[Field] = &[
         effect: "Whether an authority needs a .signing_policy file: `require`, or `if-present`. One that is there is enforced in both." },
     Field { key: "grid.weak_digests", kind: Type::Bool, default: "false", env: "RENKEI_GRID_WEAK_DIGESTS",
         effect: "Accept RSA signatures with SHA-1 in grid certificates and revocation lists, too." },
+    Field { key: "kerberos.keytab", kind: Type::Text, default: "/etc/krb5.keytab", env: "RENKEI_KERBEROS_KEYTAB",
+        effect: "The keytab with the keys of the service HTTP of this machine (`HTTP/HOST@REALM`): an absolute path, readable by the PoP's account and \
+                 not by all. Where it has such keys, HTTP clients may show Kerberos tickets (`Negotiate`). Read again when it changes. Empty: none are accepted." },
     Field { key: "tpc.hosts", kind: Type::List, default: "*", env: "RENKEI_TPC_HOSTS",
         effect: "Servers that files are copied from and to by third-party copy: `*` for all at public addresses, `HOST`, `HOST:PORT`, \
                  `*.DOMAIN`, an address, or a network as `10.1.0.0/16`. Addresses of this machine, the local link and private networks are \

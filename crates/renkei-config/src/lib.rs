@@ -9,6 +9,7 @@ mod edit;
 mod fields;
 mod grid;
 pub mod home;
+mod kerberos;
 pub mod random;
 mod rule;
 pub mod s3;
@@ -23,6 +24,7 @@ pub use edit::{
 };
 pub use fields::{FIELDS, Field, markdown, nearest};
 pub use grid::{Grid, RequiredFiles};
+pub use kerberos::Kerberos;
 pub use rule::{Rule, SETTLE_S, Then, is_within};
 pub use tpc::Tpc;
 pub use volumes::Volumes;
@@ -109,6 +111,8 @@ pub struct Config {
     pub web: Web,
     /// Grid certificates, and the map files of grid services.
     pub grid: Grid,
+    /// Kerberos tickets of HTTP clients.
+    pub kerberos: Kerberos,
     /// Copies from and to other web servers.
     pub tpc: Tpc,
     /// Buckets for S3 clients.
@@ -359,6 +363,7 @@ impl Default for Config {
             volumes: Volumes::default(),
             web: Web::default(),
             grid: Grid::default(),
+            kerberos: Kerberos::default(),
             tpc: Tpc::default(),
             s3: s3::S3::default(),
             log: Log::default(),

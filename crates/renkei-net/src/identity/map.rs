@@ -7,6 +7,7 @@ use renkei_config::home::{Home, read_text, write_file};
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::{AccountRule, Mapping, OwnUsers, Pattern, Principal, Rule, Verdict, Why};
 use renkei_store::passwd::user_id;
+use std::fmt::Display;
 
 /// Largest file accepted.
 const MAX_BYTES: u64 = 16 << 20;
@@ -161,7 +162,7 @@ pub fn account_of(mapping: &Mapping, config: &Config, principal: &Principal) -> 
 ///
 /// # Errors
 /// `NotMapped`.
-pub fn check_ordinary(principal: &Principal, why: &Why, name: &str, config: &Config) -> Result<(), Error> {
+pub fn check_ordinary(principal: &impl Display, why: &Why, name: &str, config: &Config) -> Result<(), Error> {
     let (Why::Rule { is_wildcard: true, .. }, Some(uid)) = (why, user_id(name)) else { return Ok(()) };
     let min = config.map_min_uid;
     if uid >= min && uid != NOBODY {
