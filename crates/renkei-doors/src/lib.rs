@@ -3,7 +3,7 @@
 //! [`port`] accepts connections and tells protocols apart by ALPN; each door translates its protocol into calls of
 //! [`renkei_site::Site`] and back. A door makes no decisions. [`renkei`] is the door for other PoPs and the command
 //! line, [`http`] that for monitoring, the console (`console`), files (`pages` for browsers, `webdav`), copies between servers
-//! (`tpc`) and certificates for tokens (`certificate`). `admission` limits unauthenticated peers, and
+//! (`tpc`) and certificates for tokens (`certificate`); `negotiate` authenticates by Kerberos. `admission` limits unauthenticated peers, and
 //! [`mod@line`] keeps reverse connections to hubs. Uses: `renkei-core`, `renkei-config`, `renkei-net`,
 //! `renkei-mover`, `renkei-site`.
 
@@ -12,6 +12,7 @@ mod certificate;
 mod console;
 pub mod http;
 pub mod line;
+mod negotiate;
 mod pages;
 pub mod port;
 pub mod renkei;

@@ -12,6 +12,7 @@ use renkei_net::identity::account::Account;
 use renkei_net::identity::borrowed::number_of;
 use renkei_net::identity::certificate::Facts;
 use renkei_net::identity::grid::{self, claimed_name, is_grid_chain};
+use renkei_net::identity::kerberos::Ticket;
 use renkei_net::identity::verify::verify_holder;
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub enum Evidence {
     Word(PopWord),
     /// An S3 key whose secret signed the request.
     S3Key(ShownS3Key),
+    /// A Kerberos ticket, which was verified when it was shown.
+    Kerberos(Arc<Ticket>),
 }
 
 /// What can be told of evidence of any kind.
@@ -157,6 +160,12 @@ impl Evidence {
                 let holder = Some(format!("S3 key {}", shown.id));
                 Ok(EvidenceFacts { gets_certificate: false, holder, ..facts })
             }
+            Evidence::Kerberos(ticket) => {
+                // Its holder gets new tickets at will, so all of the principal have one number.
+                let number = number_of(format!("krb:{}", ticket.principal).as_bytes());
+                let facts = EvidenceFacts::of_hours("kerberos", number, Some(ticket.end));
+                Ok(facts.held_by(Some(ticket.principal.clone())))
+            }
         }
     }
 
@@ -164,9 +173,9 @@ impl Evidence {
     /// is judged by its validity at the time `at`.
     ///
     /// # Errors
-    /// Those of [`verify_holder`], [`GridTrust::judge`](renkei_net::identity::grid::GridTrust::judge), its `account` and
-    /// [`ShownToken::judge`]; `AccountUnknown` for a uid without a name; `NotAllowed` for the word of another than the
-    /// PoP of this agent.
+    /// Those of [`verify_holder`], [`GridTrust::judge`](renkei_net::identity::grid::GridTrust::judge), its `account`,
+    /// [`ShownToken::judge`] and [`Ticket::account`]; `AccountUnknown` for a uid without a name; `NotAllowed` for the word of
+    /// another than the PoP of this agent.
     pub(crate) fn judge(&self, now: &Snapshot, at: SystemTime) -> Result<(Principal, Option<Scope>), Error> {
         match self {
             Evidence::Chain(chain) => verify_holder(chain, &now.trust, at),
@@ -186,6 +195,10 @@ impl Evidence {
             Evidence::Session(earlier) => earlier.evidence.judge(now, earlier.at),
             Evidence::Word(word) => word.judge(now, at),
             Evidence::S3Key(shown) => shown.judge(now, at),
+            Evidence::Kerberos(ticket) => {
+                let account = ticket.account(&now.mapping, &now.config, at)?;
+                Ok((Principal::user(&now.site, &account)?, None))
+            }
         }
     }
 
@@ -202,6 +215,7 @@ impl Evidence {
             Evidence::Uid(uid) => format!("uid {uid}"),
             Evidence::Grid(_) => "the certificate".into(),
             Evidence::S3Key(_) => "the S3 key".into(),
+            Evidence::Kerberos(_) => "the Kerberos ticket".into(),
         };
         let (principal, _) = self.judge(now, at)?;
         match principal == *was {

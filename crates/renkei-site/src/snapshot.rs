@@ -17,6 +17,7 @@ use renkei_core::path::SiteName;
 use renkei_net::identity::authority::rotation;
 use renkei_net::identity::credential::Credential;
 use renkei_net::identity::grid::GridTrust;
+use renkei_net::identity::kerberos::Service as Kerberos;
 use renkei_net::identity::tls::server_config_with;
 use renkei_net::identity::token::bearer::TokenKey;
 use renkei_net::identity::token::issuers::Issuers;
@@ -61,6 +62,7 @@ struct Shared {
     web: Arc<WebCertificate>,
     host: Arc<WebCertificate>,
     grid: Arc<GridTrust>,
+    kerberos: Arc<Kerberos>,
     issuer_keys: Arc<IssuerKeys>,
 }
 
@@ -138,6 +140,8 @@ pub struct Snapshot {
     pub host: Arc<WebCertificate>,
     /// The trust in grid certificates.
     pub grid: Arc<GridTrust>,
+    /// The keytab by which Kerberos tickets are accepted.
+    pub kerberos: Arc<Kerberos>,
     open_volumes: Arc<Volumes>,
     pub(super) remote: Arc<RemoteSlot>,
     buffer: Arc<Slot>,
@@ -157,6 +161,7 @@ impl Snapshot {
             web: Arc::default(),
             host: Arc::default(),
             grid: Arc::new(GridTrust::load(&config.grid)),
+            kerberos: Arc::new(Kerberos::load(&config.kerberos)),
             issuer_keys: Arc::new(IssuerKeys::new(home)),
         };
         shared.web.look(&config.web);
@@ -189,7 +194,7 @@ impl Snapshot {
         let mut volumes = volume_config::load(home)?;
         // If both were created by hand, the storage takes precedence.
         volumes.retain(|name, _| !config.storage.contains_key(name));
-        let Shared { buffer, open_volumes, remote, web, host, grid, issuer_keys } = shared;
+        let Shared { buffer, open_volumes, remote, web, host, grid, kerberos, issuer_keys } = shared;
         let mut trust = Trust::load(home)?;
         trust.announce(&listening.announced);
         Ok(Snapshot {
@@ -203,6 +208,7 @@ impl Snapshot {
             web,
             host,
             grid,
+            kerberos,
             trust: Arc::new(trust),
             token_key: TokenKey::load(home)?,
             issuers: Issuers::load(home)?,
@@ -237,6 +243,10 @@ impl Snapshot {
             grid: match self.grid.is_stale(&config.grid) {
                 true => Arc::new(GridTrust::load(&config.grid)),
                 false => self.grid.clone(),
+            },
+            kerberos: match self.kerberos.is_stale(&config.kerberos) {
+                true => Arc::new(Kerberos::load(&config.kerberos)),
+                false => self.kerberos.clone(),
             },
             issuer_keys: self.issuer_keys.clone(),
         };

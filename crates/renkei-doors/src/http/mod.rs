@@ -1,12 +1,14 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
 //! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
-//! `activity` tells an idle connection, `rooted` completes paths for macaroons with a root. The pages of the console are in
-//! `console`, files in `pages` and `webdav`; `s3` hands requests of S3 to `renkei-s3`.
+//! `activity` tells an idle connection, `rooted` completes paths for macaroons with a root, `negotiation` has what a
+//! connection has begun to prove. The pages of the console are in `console`, files in `pages` and `webdav`; `s3` hands
+//! requests of S3 to `renkei-s3`.
 
 pub(crate) mod activity;
 mod buffered_socket;
 mod metrics;
+pub(crate) mod negotiation;
 mod rooted;
 #[cfg(feature = "s3")]
 mod s3;
@@ -14,12 +16,14 @@ mod s3;
 use crate::admission::Slot;
 use crate::certificate;
 use crate::console;
+use crate::negotiate;
 use crate::pages;
 use crate::tpc::delegation;
 use crate::webdav::Client;
 use activity::Activity;
 use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -27,6 +31,7 @@ use buffered_socket::BufferedSocket;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use negotiation::Negotiation;
 use renkei_net::identity::borrowed::PATH;
 use renkei_site::Site;
 use renkei_site::status::conditions::{Condition, Severity};
@@ -73,7 +78,12 @@ pub async fn serve(
         .peer_certificates()
         .map(|chain| chain.iter().cloned().map(CertificateDer::into_owned));
     let address = peer.ip().to_canonical();
-    let client = Client { chain: chain.map(Iterator::collect), address, activity: Activity::new(slot) };
+    let client = Client {
+        chain: chain.map(Iterator::collect),
+        address,
+        activity: Activity::new(slot),
+        negotiation: Negotiation::default(),
+    };
     let service = TowerToHyperService::new(router(site, client.clone()));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let mut http2 = builder.http2();
@@ -110,7 +120,8 @@ fn router(site: Arc<Site>, client: Client) -> Router {
     let certificate = Router::new().route(PATH, post(certificate::give));
     let delegation = get(delegation::answer).post(delegation::answer);
     let certificate = certificate.route(delegation::PATH, delegation);
-    let files = certificate.merge(pages::router()).layer(Extension(client.clone()));
+    let tickets = from_fn_with_state(site.clone(), negotiate::authenticate);
+    let files = certificate.merge(pages::router()).layer(tickets).layer(Extension(client.clone()));
     let router = router.merge(console::router()).merge(files).with_state(site.clone());
     let router = rooted::first(router, client.clone());
     #[cfg(feature = "s3")]

@@ -10,6 +10,7 @@ use crate::console;
 use crate::console::html::Html;
 use crate::console::page::{Page, Tab};
 use crate::http::activity::Activity;
+use crate::webdav::authentication::Negotiated;
 use crate::webdav::error::status;
 use crate::webdav::multistatus::address;
 use crate::webdav::session::Session;
@@ -222,6 +223,7 @@ impl Look {
         let mut request = Request::from_parts(head, Body::empty());
         *request.uri_mut() = Uri::try_from(address(&place, false)).unwrap_or_default();
         request.headers_mut().remove(AUTHORIZATION);
+        request.extensions_mut().remove::<Negotiated>();
         request.extensions_mut().insert(used.evidence);
         let client = Client { chain: None, ..client };
         let response = webdav::handle(State(site), Extension(client), request).await;

@@ -1,10 +1,11 @@
-//! Who makes a request: the holder of a token that it shows, else of the certificate of the connection.
+//! Who makes a request: the holder of a token or ticket that it shows, else of the certificate of the connection.
 //!
 //! A token comes as `Authorization: Bearer`, as `?authz=` of the URL (dCache, XRootD), or as the password of
 //! `Authorization: Basic`, for clients that know nothing else; the name there is of no use.
 
 use super::error::problem_as;
 use crate::http::activity::Activity;
+use crate::http::negotiation::Negotiation;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -27,12 +28,20 @@ pub(crate) struct Client {
     /// Its address.
     pub(crate) address: IpAddr,
     pub(crate) activity: Activity,
+    /// What it has begun to prove with Kerberos.
+    pub(crate) negotiation: Negotiation,
 }
+
+/// What the Kerberos ticket of a request proves; attached before the request is handled, because its token counts once.
+#[derive(Clone)]
+pub(crate) struct Negotiated(pub(crate) Evidence);
 
 /// The evidence of a request, if it shows any.
 pub(crate) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
     let token = shown_token(client, head).map(Evidence::Token);
-    let by_client = token.or_else(|| client.chain.clone().map(Evidence::of_chain));
+    let by_ticket = || head.extensions.get::<Negotiated>().map(|ticket| ticket.0.clone());
+    let by_client =
+        token.or_else(by_ticket).or_else(|| client.chain.clone().map(Evidence::of_chain));
     // That of a browser's session is attached by the pages, which check whose page sent the request.
     by_client.or_else(|| head.extensions.get::<Evidence>().cloned())
 }
@@ -60,7 +69,7 @@ fn query_token(head: &Parts) -> Option<String> {
 
 /// The answer to a client that proves nothing.
 pub(crate) fn unauthenticated(site: &Site) -> Response {
-    let cause = "neither a token nor a certificate was shown; clients that offer HTTP/2 are not asked for a certificate (curl: --http1.1 --cert FILE --key FILE)";
+    let cause = "neither a token nor a ticket nor a certificate was shown; clients that offer HTTP/2 are not asked for a certificate (curl: --http1.1 --cert FILE --key FILE)";
     let error = Error::new(Code::NotAllowed, "authenticate", "", cause).at(site.name().as_str());
     challenge(site, problem_as(StatusCode::UNAUTHORIZED, &error))
 }
@@ -81,7 +90,12 @@ mod tests {
     use axum::http::Request;
 
     fn token(uri: &str, authorization: Option<&str>) -> Option<String> {
-        let client = Client { chain: None, address: [127, 0, 0, 1].into(), activity: Activity::default() };
+        let client = Client {
+            chain: None,
+            address: [127, 0, 0, 1].into(),
+            activity: Activity::default(),
+            negotiation: Negotiation::default(),
+        };
         let request = Request::get(uri);
         let request =
             authorization.into_iter().fold(request, |request, value| request.header(AUTHORIZATION, value));

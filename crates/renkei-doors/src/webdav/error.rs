@@ -19,7 +19,8 @@ pub(crate) fn status(error: &Error) -> StatusCode {
         | Code::TokenElsewhere
         | Code::TokenAudience
         | Code::TokenSignature
-        | Code::IssuerUnknown => StatusCode::UNAUTHORIZED,
+        | Code::IssuerUnknown
+        | Code::TicketExpired => StatusCode::UNAUTHORIZED,
         _ => by_kind(error),
     }
 }
@@ -44,7 +45,7 @@ pub(crate) fn problem(error: &Error) -> Response {
 }
 
 /// The response to a failure with the status that the request calls for.
-pub(super) fn problem_as(status: StatusCode, error: &Error) -> Response {
+pub(crate) fn problem_as(status: StatusCode, error: &Error) -> Response {
     let row = error.code.row();
     let body = serde_json::json!({
         "title": row.title,

@@ -44,6 +44,7 @@ pub(crate) const SOURCES: &[Source] = &[
     web,
     host_certificate,
     grid_lists,
+    kerberos,
     storages,
     own_disk,
     buffer,
@@ -210,6 +211,13 @@ fn grid_lists(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
         Finding::of("grid", "revocation lists", Severity::Warning, &error)
             .saying(&format!("of {all}, the first")),
     ]
+}
+
+/// A keytab that the administrator chose and that cannot be used.
+fn kerberos(_: &Arc<Monitor>, snapshot: &Snapshot) -> Vec<Finding> {
+    let chosen = snapshot.kerberos.trouble().filter(|_| snapshot.config.kerberos.is_chosen());
+    let finding = |error: &Error| Finding::of("configuration", "kerberos", Severity::Warning, error);
+    chosen.map(finding).into_iter().collect()
 }
 
 /// The finding for a certificate that expires at `end`, if that is soon.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Interval of the checks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of the look at the files of grid authorities, which are hundreds and may be on a network file system.
+/// Interval of the look at the keytab, and at the files of grid authorities, which are hundreds and may be on a network file system.
 const LOOK_AT_GRID_EVERY: Duration = Duration::from_secs(5);
 
 /// Starts the threads of the checks, which run as long as the PoP lives.
@@ -30,8 +30,8 @@ pub(crate) fn spawn_checks(room: &Arc<Monitor>) -> Result<(), Error> {
     })?;
     context.spawn_every(room, "grid", LOOK_AT_GRID_EVERY, |room| {
         let now = room.context.last_snapshot();
-        if now.grid.is_stale(&now.config.grid) {
-            tracing::info!("files of the grid changed");
+        if now.grid.is_stale(&now.config.grid) || now.kerberos.is_stale(&now.config.kerberos) {
+            tracing::info!("files of the grid or the keytab changed");
             room.context.read_again();
         }
     })?;

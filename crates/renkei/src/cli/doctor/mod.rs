@@ -25,6 +25,7 @@ use renkei_core::wire::message::Space;
 use renkei_net::identity::account::Account;
 use renkei_net::identity::certificate::utc;
 use renkei_net::identity::credential::Credential;
+use renkei_net::identity::kerberos::Service;
 use renkei_net::identity::{map, socket};
 use renkei_site::status::free_space::Served;
 use renkei_site::status::health_checks::{certificate_ends, renewal_of_host, room_low};
@@ -109,8 +110,24 @@ fn check_pop(home: &Home, config: &Config, context: &Context, checks: &mut Check
         check_storage(name, storage, seen.unwrap_or_else(|| room_at(home, name, storage)), checks);
     });
     check_buffer(home, config, checks);
+    if !running.tells_of("configuration", "kerberos") {
+        check_kerberos(config, checks);
+    }
     check_mapping(home, checks);
     check_journals(home, context.now(), checks);
+}
+
+/// Whether the PoP accepts Kerberos tickets, as far as this account can tell, which may not read the keytab.
+fn check_kerberos(config: &Config, checks: &mut Checks) {
+    let (service, chosen) = (Service::load(&config.kerberos), config.kerberos.is_chosen());
+    let keytab = config.kerberos.keytab.display();
+    match service.trouble() {
+        None => checks.ok("kerberos", format!("tickets are accepted, by the keys in {keytab}")),
+        Some(trouble) if chosen => checks.warn("kerberos", trouble.to_string(), remedy(trouble)),
+        Some(trouble) => {
+            checks.ok("kerberos", format!("tickets are not accepted: {keytab}: {}", trouble.cause))
+        }
+    }
 }
 
 fn check_host_certificate(home: &Home, now: SystemTime, checks: &mut Checks) {
