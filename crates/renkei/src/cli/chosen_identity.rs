@@ -1,6 +1,6 @@
 //! The identity that a verb works with: what a variable names, else the login, else what lies about on the machine.
 //!
-//! A token or a proxy is shown to each site that the verb is about; each gives a certificate of its own, which is kept
+//! A token, a proxy or a Kerberos ticket is shown to each site that the verb is about; each gives a certificate of its own, which is kept
 //! until it ends (state/borrowed, mode 600, by the digest of what was shown and the site). Where a site gives none, the
 //! word of the home site counts, as for any of its users.
 
@@ -13,12 +13,16 @@ use renkei_core::path::SiteName;
 use renkei_net::identity::borrowed::discovery::{Environment, Found, Kinds, Origin, VARIABLE};
 use renkei_net::identity::borrowed::number_of;
 use renkei_net::identity::credential::Credential;
+use renkei_net::identity::kerberos;
 use renkei_net::identity::trust::home_of_user;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Least age of a kept certificate that is asked for again before its end.
 const AGAIN_AFTER: Duration = Duration::from_secs(300);
+
+/// The kind of an identity that is a Kerberos ticket.
+const TICKET: &str = "ticket";
 
 /// The identity of a verb.
 pub(super) struct Chosen {
@@ -64,6 +68,10 @@ pub(super) fn choose(context: &Context, sites: &[&SiteName]) -> Result<Chosen, E
     }
     let found = named.or_else(|| with_environment(|machine| machine.lying_about(kinds, now)));
     match found {
+        Some(found) if found.origin.kind == TICKET && none.is_some() => {
+            let without = |error: Error| missed(none, &error);
+            borrow(context, &home, found, sites).map_err(without)
+        }
         Some(found) => borrow(context, &home, found, sites),
         None => Err(none.unwrap_or_else(|| {
             let cause = "RENKEI_CREDENTIAL names its kind, and none was found";
@@ -77,7 +85,21 @@ pub(super) fn with_environment<T>(look: impl FnOnce(&Environment<'_>) -> T) -> T
     let variable = |name: &str| std::env::var(name).ok();
     let notice = |error: &Error| eprintln!("renkei: {} is passed over: {}", error.subject, error.cause);
     let uid = rustix::process::geteuid().as_raw();
-    look(&Environment { variable: &variable, temp: PathBuf::from("/tmp"), uid, notice: &notice })
+    let ticket = || kerberos::held(SystemTime::now()).ok();
+    look(&Environment {
+        variable: &variable,
+        temp: PathBuf::from("/tmp"),
+        uid,
+        notice: &notice,
+        ticket: &ticket,
+    })
+}
+
+/// The error of a client that has no login, and a ticket that its machine gave it and the site did not take.
+fn missed(none: Option<Error>, refused: &Error) -> Error {
+    let mut error = none.unwrap_or_else(|| refused.clone());
+    error.cause = format!("{}; the Kerberos ticket did not help: {refused}", error.cause);
+    error
 }
 
 /// Whether an error means that there is no login.
@@ -121,9 +143,10 @@ fn borrow(context: &Context, home: &Home, found: Found, sites: &[&SiteName]) -> 
 }
 
 fn no_home(found: &Found) -> Error {
+    let option = if found.origin.kind == TICKET { "kerberos" } else { found.origin.kind.as_str() };
     let cause = format!(
-        "a {} was found ({}), and no site is known that would take it: `renkei login --{} --at HOST:PORT` names its PoP",
-        found.origin.kind, found.origin.from, found.origin.kind
+        "a {} was found ({}), and no site is known that would take it: `renkei login --{option} --at HOST:PORT` names its PoP",
+        found.origin.kind, found.origin.from
     );
     Error::new(Code::NotLoggedIn, "find identity", "client", cause)
 }

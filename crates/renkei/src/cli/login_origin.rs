@@ -8,13 +8,17 @@ use super::pop_doors::{doors, take};
 use renkei_config::home::{Home, file_error};
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::borrowed::device::Provider;
-use renkei_net::identity::borrowed::discovery::{Found, Origin, proxy_file, token, token_file};
+use renkei_net::identity::borrowed::discovery::{Found, Origin, proxy_file, ticket, token, token_file};
 use renkei_net::identity::credential::Credential;
+use renkei_net::identity::kerberos;
 use renkei_net::identity::secret;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+/// A ticket that ends later by less gives no certificate that is worth asking for.
+const MARGIN: Duration = Duration::from_secs(60);
 
 /// How a login was made.
 #[derive(Default, Deserialize, Serialize)]
@@ -112,7 +116,10 @@ fn newer(home: &Home, made: &mut LoginOrigin) -> Result<Option<Found>, Error> {
         }
         return Ok(Some(found));
     }
-    let Some(Origin { kind, from, .. }) = &made.origin else { return Ok(None) };
+    let Some(Origin { kind, from, holder }) = &made.origin else { return Ok(None) };
+    if kind == "ticket" {
+        return Ok(newer_ticket(home, holder.as_deref()));
+    }
     let file = Path::new(from);
     if !file.is_absolute() || !is_newer(file, &home.user_credential()) {
         return Ok(None);
@@ -121,6 +128,15 @@ fn newer(home: &Home, made: &mut LoginOrigin) -> Result<Option<Found>, Error> {
         "token" => token_file(file).map(Some),
         _ => proxy_file(file).map(Some),
     }
+}
+
+/// The ticket of the same principal, if it ends later than the certificate.
+fn newer_ticket(home: &Home, holder: Option<&str>) -> Option<Found> {
+    let held =
+        kerberos::held(SystemTime::now()).ok().filter(|held| Some(held.principal.as_str()) == holder)?;
+    let kept = Credential::in_file(&home.user_credential()).ok().flatten();
+    let ends = kept.and_then(|kept| kept.facts().ok()).map(|facts| facts.not_after);
+    ends.is_none_or(|ends| ends + MARGIN < held.end).then(|| ticket(held))
 }
 
 fn is_newer(file: &Path, than: &Path) -> bool {

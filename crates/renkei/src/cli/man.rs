@@ -19,12 +19,16 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Environment variables that are read.
-const ENVIRONMENT: [(&str, &str); 7] = [
+const ENVIRONMENT: [(&str, &str); 8] = [
     ("RENKEI_DIR", "directory of the PoP or user, as --dir"),
     ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_RUNTIME_DIR", "where a user's directories are"),
     ("RENKEI_SSH", "the program that `renkei login --ssh` starts; ssh by default"),
-    ("RENKEI_CREDENTIAL", "which identity verbs look for: any (the default), login, token or proxy"),
+    (
+        "RENKEI_CREDENTIAL",
+        "which identity verbs look for: any (the default), login, token, proxy or kerberos",
+    ),
     ("BEARER_TOKEN, BEARER_TOKEN_FILE, X509_USER_PROXY", "an identity that is used before that of the login"),
+    ("KRB5CCNAME", "the cache with the Kerberos ticket that is used without a login"),
     ("RENKEI_LAB, RENKEI_LAB_DIR", "which lab is meant, and where labs are kept"),
     ("SSL_CERT_FILE", "authorities for web servers that are told of transfers' ends"),
 ];

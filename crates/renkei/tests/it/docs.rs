@@ -362,6 +362,7 @@ fn see_pop_verbs(federation: &mut Federation, pages: &mut Pages) {
     see("trust ca list", &["trust", "ca", "list"]);
     see("trust ca add", &["trust", "ca", "remove", authorities.to_str().unwrap()]);
     see("map test DN", &["map", "test", "dn:/C=JP/O=NII/CN=Taro"]);
+    see("map test krb:NAME@REALM", &["map", "test", "krb:taro@EXAMPLE.ORG"]);
     let line = federation.kek.ok(&["invite"]);
     see("join", &["join", line.trim()]);
     see("map add", &["map", "add", "--yes", "alice@kek", &account]);

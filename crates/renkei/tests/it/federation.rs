@@ -171,7 +171,7 @@ impl Site {
         for name in foreign.filter(|name| name.to_string_lossy().starts_with("RENKEI_")) {
             command.env_remove(name);
         }
-        for name in ["BEARER_TOKEN", "BEARER_TOKEN_FILE", "X509_USER_PROXY"] {
+        for name in ["BEARER_TOKEN", "BEARER_TOKEN_FILE", "X509_USER_PROXY", "KRB5CCNAME"] {
             command.env_remove(name);
         }
         // All sites of tests are on this machine.

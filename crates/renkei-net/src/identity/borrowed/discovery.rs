@@ -7,6 +7,7 @@
 use super::exchange::Shown;
 use crate::identity::certificate::parse_chain;
 use crate::identity::credential::Credential;
+use crate::identity::kerberos::HeldTicket;
 use crate::identity::secret;
 use crate::identity::token::jwt::Claims;
 use renkei_core::error::{Code, Error};
@@ -31,6 +32,8 @@ pub enum Kinds {
     Token,
     /// Proxies alone.
     Proxy,
+    /// Kerberos tickets alone.
+    Kerberos,
 }
 
 impl Kinds {
@@ -44,8 +47,9 @@ impl Kinds {
             "login" => Ok(Kinds::Login),
             "token" => Ok(Kinds::Token),
             "proxy" => Ok(Kinds::Proxy),
+            "kerberos" => Ok(Kinds::Kerberos),
             other => {
-                let cause = format!("{VARIABLE} is any, login, token or proxy");
+                let cause = format!("{VARIABLE} is any, login, token, proxy or kerberos");
                 Err(Error::new(Code::UsageInvalid, "find identity", other, cause))
             }
         }
@@ -55,11 +59,11 @@ impl Kinds {
 /// Where an identity came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// `token` or `proxy`.
+    /// `token`, `proxy` or `ticket`.
     pub kind: String,
-    /// The variable or file.
+    /// The variable, file or ticket cache.
     pub from: String,
-    /// Who it says it is: subject and issuer of a token that can be read.
+    /// Who it says it is: subject and issuer of a token that can be read, principal of a ticket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
 }
@@ -84,6 +88,8 @@ pub struct Environment<'a> {
     pub uid: u32,
     /// Called with the reason why a file is passed over.
     pub notice: &'a dyn Fn(&Error),
+    /// The Kerberos ticket of the user.
+    pub ticket: &'a dyn Fn() -> Option<HeldTicket>,
 }
 
 impl Environment<'_> {
@@ -110,7 +116,8 @@ impl Environment<'_> {
         }
     }
 
-    /// The identity in the usual files, if there is one.
+    /// The identity in the usual files or the ticket cache, if there is one. KRB5CCNAME is not explicit: logins of the
+    /// machine set it for everybody.
     pub fn lying_about(&self, kinds: Kinds, now: SystemTime) -> Option<Found> {
         let name = format!("bt_u{}", self.uid);
         let runtime = self.value("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join(&name));
@@ -124,7 +131,9 @@ impl Environment<'_> {
         if wants(kinds, Kinds::Token) {
             found = tokens.into_iter().find_map(|file| usable(token_in(&file, false)));
         }
-        found.or_else(|| usable(proxy_in(&proxy, false)).filter(|_| wants(kinds, Kinds::Proxy)))
+        let proxy = || usable(proxy_in(&proxy, false)).filter(|_| wants(kinds, Kinds::Proxy));
+        let held = || Some(ticket((self.ticket)()?));
+        found.or_else(proxy).or_else(|| wants(kinds, Kinds::Kerberos).then(held).flatten())
     }
 
     fn value(&self, name: &str) -> Option<String> {
@@ -140,6 +149,7 @@ impl Found {
     pub fn shown(&self) -> Result<Shown, Error> {
         match self.origin.kind.as_str() {
             "token" => Ok(Shown::Token(self.text.clone())),
+            "ticket" => Ok(Shown::Ticket),
             _ => {
                 let bad = |error: &dyn std::fmt::Display| {
                     Error::new(Code::BadCertificate, "read proxy", &self.origin.from, error)
@@ -172,6 +182,12 @@ pub fn proxy_file(path: &Path) -> Result<Found, Error> {
 pub fn token(text: String, from: String, is_explicit: bool) -> Found {
     let holder = Claims::read(&text).ok().map(|claims| claims.holder());
     Found { origin: Origin { kind: "token".into(), from, holder }, is_explicit, text }
+}
+
+/// A Kerberos ticket; its certificates are those of its principal.
+pub fn ticket(held: HeldTicket) -> Found {
+    let origin = Origin { kind: "ticket".into(), from: held.cache, holder: Some(held.principal.clone()) };
+    Found { origin, is_explicit: false, text: held.principal }
 }
 
 fn wants(kinds: Kinds, kind: Kinds) -> bool {
@@ -236,6 +252,7 @@ mod tests {
     #[derive(Default)]
     struct Machine {
         variables: BTreeMap<&'static str, String>,
+        ticket: Option<&'static str>,
         notices: RefCell<Vec<Code>>,
     }
 
@@ -244,7 +261,12 @@ mod tests {
             let variable = |name: &str| self.variables.get(name).cloned();
             let notice = |error: &Error| self.notices.borrow_mut().push(error.code);
             let uid = rustix::process::geteuid().as_raw();
-            let machine = Environment { variable: &variable, temp: dir.into(), uid, notice: &notice };
+            let end = SystemTime::now() + Duration::from_secs(60);
+            let held =
+                |principal: &str| HeldTicket { principal: principal.into(), end, cache: "FILE:x".into() };
+            let ticket = || self.ticket.map(held);
+            let machine =
+                Environment { variable: &variable, temp: dir.into(), uid, notice: &notice, ticket: &ticket };
             let named = machine.named(kinds).unwrap();
             let found = named.or_else(|| machine.lying_about(kinds, SystemTime::now()));
             found.map(|found| (found.origin.kind, found.text))
@@ -252,7 +274,13 @@ mod tests {
 
         fn code(&self, dir: &Path) -> Code {
             let variable = |name: &str| self.variables.get(name).cloned();
-            let machine = Environment { variable: &variable, temp: dir.into(), uid: 0, notice: &|_| {} };
+            let machine = Environment {
+                variable: &variable,
+                temp: dir.into(),
+                uid: 0,
+                notice: &|_| {},
+                ticket: &|| None,
+            };
             machine.named(Kinds::Any).err().unwrap().code
         }
     }
@@ -275,6 +303,9 @@ mod tests {
         let uid = rustix::process::geteuid().as_raw();
         let mut machine = Machine::default();
         assert_eq!(machine.find(&temp, Kinds::Any), None);
+        machine.ticket = Some("taro@KEK.JP");
+        assert_eq!(machine.find(&temp, Kinds::Any), is("ticket", "taro@KEK.JP"));
+        assert_eq!(machine.find(&temp, Kinds::Token), None);
         put(&temp.join(format!("x509up_u{uid}")), "proxy", 0o600);
         assert_eq!(machine.find(&temp, Kinds::Any), is("proxy", "proxy"));
         put(&temp.join(format!("bt_u{uid}")), "  in-temp\n", 0o600);
@@ -292,6 +323,7 @@ mod tests {
         machine.variables.insert("BEARER_TOKEN", " in-variable ".into());
         assert_eq!(machine.find(&temp, Kinds::Any), is("token", "in-variable"));
         assert_eq!(machine.find(&temp, Kinds::Login), None);
+        assert_eq!(machine.find(&temp, Kinds::Kerberos), is("ticket", "taro@KEK.JP"));
     }
 
     #[test]

@@ -6,11 +6,14 @@
 use super::PATH;
 use crate::http_client::{Answer, post_for_answer};
 use crate::identity::credential::{Credential, KeyRequest};
+use crate::identity::kerberos::token_for;
 use crate::identity::login::{LoggedIn, keep_at};
 use crate::identity::tls::{ChainJudge, Presented, ServerVerifier, provider, server_name, web_roots};
 use crate::identity::trust::Trust;
 use crate::identity::trust::card::SiteCard;
 use crate::identity::verify::{expect_site, verify_peer};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use renkei_config::home::Home;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
@@ -34,6 +37,8 @@ pub enum Shown {
     Token(String),
     /// A certificate chain with its key: a proxy, or any other that the PoP accepts.
     Chain(Credential),
+    /// The Kerberos ticket of the user, in the cache of this machine.
+    Ticket,
 }
 
 /// The PoP that is asked.
@@ -102,12 +107,13 @@ impl Door {
         };
         let verifier = ServerVerifier::new(Judge::new(self.known.clone()));
         let tls = config(verifier.clone(), shown)?;
-        let bearer = match shown {
+        let authorization = match shown {
             Shown::Token(token) => Some(format!("Bearer {token}")),
+            Shown::Ticket => Some(format!("Negotiate {}", BASE64_STANDARD.encode(token_for(&address.host)?))),
             Shown::Chain(_) => None,
         };
         let mut headers = vec![("content-type", "application/json")];
-        headers.extend(bearer.as_deref().map(|bearer| ("authorization", bearer)));
+        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
         let body = json!({ "csr": request }).to_string();
         match post_for_answer(&address, &name, &headers, body, &tls, MAX_ANSWER_BYTES) {
             Ok(answer) => self.read(&answer),
@@ -151,7 +157,7 @@ fn config(verifier: Arc<ServerVerifier<Judge>>, shown: &Shown) -> Result<Arc<Cli
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match shown {
-        Shown::Token(_) => builder.with_no_client_auth(),
+        Shown::Token(_) | Shown::Ticket => builder.with_no_client_auth(),
         Shown::Chain(credential) => builder.with_client_cert_resolver(Arc::new(Presented::new(credential)?)),
     };
     // Clients that offer HTTP/2 are not asked for a certificate.

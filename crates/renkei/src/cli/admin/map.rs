@@ -21,7 +21,7 @@ use std::io::{self, Write};
 /// Map users to local accounts
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why\n  renkei map add 'dn:/C=JP/O=NII/CN=Taro' taro\n  renkei map test /tmp/x509up_u1000   each step of a grid proxy\n  renkei map test --scope 'storage.read:/data storage.create:/data/in'"
+    after_long_help = "Examples:\n  renkei map add alice@titech alice   one user\n  renkei map add '*@kek' guest        everybody else of a site, as one account\n  renkei map add '*@riken' '*'        everybody of a site, as the account of the same name\n  renkei map deny eve@titech          nobody, whatever else is said\n  renkei map test alice@titech        who that would be, and why\n  renkei map add 'dn:/C=JP/O=NII/CN=Taro' taro\n  renkei map add 'krb:*@EXAMPLE.ORG' '*'   Kerberos users of a realm, as the account of the same name\n  renkei map test /tmp/x509up_u1000   each step of a grid proxy\n  renkei map test --scope 'storage.read:/data storage.create:/data/in'"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -32,7 +32,8 @@ pub struct Args {
 enum Action {
     /// Add a rule
     Add {
-        /// USER@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT, group:ISSUER#/GROUP, dn:/NAME or fqan:/VO/Role=ROLE
+        /// USER@SITE, *@SITE for all users of a site, token:ISSUER#SUBJECT, group:ISSUER#/GROUP, dn:/NAME, fqan:/VO/Role=ROLE,
+        /// krb:NAME@REALM or krb:*@REALM for all users of a realm
         pattern: String,
         /// The local account, or * for the account of the user's own name
         account: String,
@@ -57,7 +58,7 @@ enum Action {
     List,
     /// Show the account of a user, and the rule that decides; fails if there is none
     Test {
-        /// USER@SITE, dn:/NAME, fqan:/VO/Role=ROLE, or the file of a proxy or certificate
+        /// USER@SITE, dn:/NAME, fqan:/VO/Role=ROLE, krb:NAME@REALM, or the file of a proxy or certificate
         #[arg(required_unless_present = "scope")]
         principal: Option<String>,
         /// Show what a credential with these words may do here, such as "storage.read:/data storage.create:/data/in"
@@ -151,6 +152,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
             let meaning = ScopeMeaning::of(scope.as_deref().unwrap_or_default());
             context.output.answer(&meaning)?;
             Ok(meaning.exit_status())
+        }
+        Action::Test { principal: Some(principal), .. } if principal.starts_with("krb:") => {
+            crate::cli::grid::kerberos_user::run(&map::load(&home)?, &config, principal, context)
         }
         Action::Test { principal: Some(principal), .. }
             if crate::cli::grid::mapping::is_of_grid(principal) =>

@@ -1,4 +1,4 @@
-//! Logins with an identity of another kind: a token, a proxy, a login at a provider.
+//! Logins with an identity of another kind: a token, a proxy, a Kerberos ticket, a login at a provider.
 
 use super::Args;
 use crate::cli::Context;
@@ -7,7 +7,8 @@ use crate::cli::login_origin::{self, LoginOrigin, Refreshed};
 use crate::cli::pop_doors::{doors, take};
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::borrowed::device::{Prompt, Provider};
-use renkei_net::identity::borrowed::discovery::{Found, Kinds, proxy_file, token, token_file};
+use renkei_net::identity::borrowed::discovery::{Found, Kinds, proxy_file, ticket, token, token_file};
+use renkei_net::identity::kerberos;
 use renkei_net::identity::login::LoggedIn;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub(super) fn login(args: &Args, context: &Context) -> Result<LoggedIn, Error> {
     let home = context.home()?;
     let doors = doors(&home, args.at.as_deref())?;
     let (found, mut made) = match (&args.oidc, &args.token, &args.proxy) {
+        _ if args.kerberos => (ticket(kerberos::held(context.now())?), LoginOrigin::default()),
         (Some(issuer), _, _) => at_provider(args, issuer)?,
         (_, Some(file), _) => (found_token(file.as_deref(), context)?, LoginOrigin::default()),
         (_, _, Some(Some(file))) => (proxy_file(&absolute(file)?)?, LoginOrigin::default()),

@@ -1,6 +1,6 @@
 //! `renkei login`: get a certificate of some hours.
 //!
-//! By the account on the PoP's machine, or for a token, a proxy, or a login at a provider of identities (`borrowed`).
+//! By the account on the PoP's machine, or for a token, a proxy, a Kerberos ticket, or a login at a provider of identities (`borrowed`).
 //! `logout` removes what was kept, `whoami` shows it.
 
 mod borrowed;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// Get a certificate of some hours from the PoP of your site
 #[derive(Debug, clap::Args)]
 #[command(
-    after_long_help = "Examples:\n  renkei login                               on the PoP's machine\n  renkei login --ssh alice@pop.titech.ac.jp  from elsewhere, through ssh\n  renkei login --hours 48                    for a long weekend\n  renkei login --token /run/user/1000/bt_u1000 --at pop.kek.jp:7512\n  renkei login --proxy                       with the proxy that X509_USER_PROXY names, or /tmp/x509up_uUID\n  renkei login --oidc https://issuer.example --client renkei --at kek"
+    after_long_help = "Examples:\n  renkei login                               on the PoP's machine\n  renkei login --ssh alice@pop.titech.ac.jp  from elsewhere, through ssh\n  renkei login --hours 48                    for a long weekend\n  renkei login --token /run/user/1000/bt_u1000 --at pop.kek.jp:7512\n  renkei login --proxy                       with the proxy that X509_USER_PROXY names, or /tmp/x509up_uUID\n  renkei login --kerberos --at kek           with the ticket of kinit\n  renkei login --oidc https://issuer.example --client renkei --at kek"
 )]
 pub struct Args {
     /// Go through ssh to the PoP's machine; the program is ssh, or what RENKEI_SSH names
@@ -47,6 +47,9 @@ pub struct Args {
     /// With a proxy certificate: that of a file, or the one that is found (X509_USER_PROXY, /tmp/x509up_uUID)
     #[arg(long, value_name = "FILE", group = "borrowed")]
     proxy: Option<Option<PathBuf>>,
+    /// With the Kerberos ticket of `kinit` or of the login at this machine (KRB5CCNAME, or the default cache)
+    #[arg(long, group = "borrowed")]
+    kerberos: bool,
     /// At a provider of identities: an address and a code are shown, to be confirmed in any browser
     #[arg(long, value_name = "URL", group = "borrowed")]
     oidc: Option<String>,
@@ -86,7 +89,7 @@ pub(super) fn run(args: &Args, context: &Context) -> Result<u8, Error> {
     if args.csr_stdin {
         return relay(&home, args);
     }
-    if args.token.is_some() || args.proxy.is_some() || args.oidc.is_some() {
+    if args.token.is_some() || args.proxy.is_some() || args.oidc.is_some() || args.kerberos {
         let got = borrowed::login(args, context)?;
         remember(&home, args);
         context.output.done(&Done::from(got))?;
@@ -117,8 +120,10 @@ fn remember(home: &Home, args: &Args) {
     let token = args.token.as_ref().map(|path| file("--token", path));
     let proxy = args.proxy.as_ref().map(|path| file("--proxy", path));
     let oidc = args.oidc.as_ref().map(|url| format!("--oidc {url} --client {}", args.client));
+    let kerberos = args.kerberos.then(|| "--kerberos".to_owned());
     let at = args.at.as_ref().map(|at| format!("--at {at}"));
-    let options: Vec<String> = [ssh, pop, hours, token, proxy, oidc, at].into_iter().flatten().collect();
+    let options: Vec<String> =
+        [ssh, pop, hours, token, proxy, kerberos, oidc, at].into_iter().flatten().collect();
     if let Err(error) = write_file(&home.login_file(), options.join(" ").as_bytes(), 0o600) {
         tracing::debug!(%error, "how the login was made is not noted");
     }

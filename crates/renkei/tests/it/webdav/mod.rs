@@ -4,6 +4,7 @@ mod changes;
 mod clients;
 mod elsewhere;
 mod grid;
+mod kerberos;
 mod links;
 mod tokens;
 mod tpc;
