@@ -122,7 +122,8 @@ impl Evidence {
             | Evidence::Grid(_)
             | Evidence::Uid(_)
             | Evidence::Word(_)
-            | Evidence::S3Key(_) => None,
+            | Evidence::S3Key(_)
+            | Evidence::Kerberos(_) => None,
         }
     }
 

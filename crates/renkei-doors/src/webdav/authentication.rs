@@ -40,8 +40,7 @@ pub(crate) struct Negotiated(pub(crate) Evidence);
 pub(crate) fn evidence(client: &Client, head: &Parts) -> Option<Evidence> {
     let token = shown_token(client, head).map(Evidence::Token);
     let by_ticket = || head.extensions.get::<Negotiated>().map(|ticket| ticket.0.clone());
-    let by_client =
-        token.or_else(by_ticket).or_else(|| client.chain.clone().map(Evidence::of_chain));
+    let by_client = token.or_else(by_ticket).or_else(|| client.chain.clone().map(Evidence::of_chain));
     // That of a browser's session is attached by the pages, which check whose page sent the request.
     by_client.or_else(|| head.extensions.get::<Evidence>().cloned())
 }

@@ -163,7 +163,7 @@ impl Delegations {
     /// `NotAllowed` for all but users with a grid certificate.
     pub fn proxy(&self, proof: &Proof) -> Result<Option<Arc<Credential>>, Error> {
         let (owner, now) = (owned(proof, "")?.0, SystemTime::now());
-        let shown = proof.evidence.ends()?.unwrap_or(now);
+        let shown = proof.evidence.facts()?.ends.unwrap_or(now);
         let all = self.lock();
         let own = all.iter().filter(|((user, _), _)| *user == owner);
         let last = own.filter_map(|(_, one)| one.given.as_ref()).max_by_key(|(_, until)| *until);
