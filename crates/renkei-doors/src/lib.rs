@@ -16,5 +16,6 @@ mod negotiate;
 mod pages;
 pub mod port;
 pub mod renkei;
+mod rooted;
 mod tpc;
 mod webdav;

@@ -3,7 +3,7 @@
 //! Files that the administrator changes are reloaded by the next request, or within a second by the watch thread. A
 //! configuration that cannot be loaded leaves the previous one in force.
 
-use crate::borrowing::CertificatesElsewhere;
+use crate::certificates_elsewhere::CertificatesElsewhere;
 use crate::checksum_cache::CachedChecksums;
 use crate::own_threads::OwnThreads;
 use crate::snapshot::{self, Mark, Snapshot};

@@ -17,6 +17,7 @@ mod admission;
 pub mod agent;
 mod borrowing;
 pub mod buffer;
+mod certificates_elsewhere;
 mod checksum_cache;
 pub mod context;
 pub mod evidence;

@@ -1,15 +1,13 @@
 //! The HTTP door: health, metrics, the console and files, over TLS on the one port.
 //!
 //! `metrics` prints the counters, `buffered_socket` is the connection, whose first bytes were read already,
-//! `activity` tells an idle connection, `rooted` completes paths for macaroons with a root, `negotiation` has what a
-//! connection has begun to prove. The pages of the console are in `console`, files in `pages` and `webdav`; `s3` hands
+//! `activity` tells an idle connection, `negotiation` has what a connection has begun to prove. The pages of the console are in `console`, files in `pages` and `webdav`; `s3` hands
 //! requests of S3 to `renkei-s3`.
 
 pub(crate) mod activity;
 mod buffered_socket;
 mod metrics;
 pub(crate) mod negotiation;
-mod rooted;
 #[cfg(feature = "s3")]
 mod s3;
 
@@ -18,6 +16,7 @@ use crate::certificate;
 use crate::console;
 use crate::negotiate;
 use crate::pages;
+use crate::rooted;
 use crate::tpc::delegation;
 use crate::webdav::Client;
 use activity::Activity;

@@ -7,6 +7,7 @@
 //! credentials without a certificate at other sites.
 
 use super::FileService;
+use super::far_sessions::Asker;
 use super::workspaces::Authorised;
 use crate::access::Access;
 use crate::evidence::{Evidence, PopWord};
@@ -20,11 +21,10 @@ use renkei_core::path::{Place, SiteName};
 use renkei_core::wire::file::{Answer, Files, Handle, Op, Precondition};
 use renkei_core::wire::message::{Reply, Request};
 use renkei_core::wire::on_behalf::{FilesRequest, OnBehalf};
-use renkei_core::wire::{encode, violation};
+use renkei_core::wire::violation;
 use renkei_mover::connect::dial::{DialHints, Dialler};
 use renkei_mover::files::remote_files::{RemoteDir, RemoteFiles};
 use renkei_mover::files::workspace::Workspace;
-use renkei_net::identity::credential::Credential;
 use std::sync::Arc;
 
 /// A place of an agent or another site, and the user on whose behalf it is asked for.
@@ -32,31 +32,6 @@ pub(super) struct FarPlace {
     served_by: Principal,
     place: Place,
     asker: Asker,
-}
-
-/// As whom the PoP asks.
-pub(super) enum Asker {
-    /// As itself, on behalf of a user.
-    For(OnBehalf),
-    /// As a user whose certificate that site gave to this PoP.
-    As(Arc<Credential>),
-}
-
-impl Asker {
-    fn user(&self) -> Option<&OnBehalf> {
-        match self {
-            Asker::For(user) => Some(user),
-            Asker::As(_) => None,
-        }
-    }
-
-    /// Who it is, among all askers of a site: a certificate has a key of its own.
-    pub(super) fn identity(&self) -> Vec<u8> {
-        match self {
-            Asker::For(user) => encode(&(0_u8, user)),
-            Asker::As(credential) => encode(&(1_u8, credential.chain[0].to_vec())),
-        }
-    }
 }
 
 impl FileService {

@@ -1,10 +1,11 @@
 //! Sessions with agents and other sites on behalf of users: a session is shared by all workspaces of one user on one place,
 //! and kept for a while after the last of them, so that a door need not open one for each request.
 
-use super::far_files::Asker;
 use renkei_core::error::Error;
 use renkei_core::wire::encode;
+use renkei_core::wire::on_behalf::OnBehalf;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
+use renkei_net::identity::credential::Credential;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,6 +18,31 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MEMORY_BYTES: u64 = 32 << 20;
 /// Most sessions that nobody uses.
 const MAX_IDLE: usize = 64;
+
+/// As whom the PoP asks.
+pub(super) enum Asker {
+    /// As itself, on behalf of a user.
+    For(OnBehalf),
+    /// As a user whose certificate that site gave to this PoP.
+    As(Arc<Credential>),
+}
+
+impl Asker {
+    pub(super) fn user(&self) -> Option<&OnBehalf> {
+        match self {
+            Asker::For(user) => Some(user),
+            Asker::As(_) => None,
+        }
+    }
+
+    /// Who it is, among all askers of a site: a certificate has a key of its own.
+    fn identity(&self) -> Vec<u8> {
+        match self {
+            Asker::For(user) => encode(&(0_u8, user)),
+            Asker::As(credential) => encode(&(1_u8, credential.chain[0].to_vec())),
+        }
+    }
+}
 
 /// The digest of user, place and access of a session.
 type Key = [u8; 32];

@@ -4,11 +4,7 @@
 //! evidence, or earlier (`borrowed_hours`). A certificate that is shown for another one gives the same end again, so
 //! nothing is prolonged by asking.
 //!
-//! The other direction, certificates that this PoP gets from other sites for a token, is in `at_other_sites`.
-
-mod at_other_sites;
-
-pub(crate) use at_other_sites::CertificatesElsewhere;
+//! The other direction, certificates that this PoP gets from other sites for a token, is in `certificates_elsewhere`.
 
 use super::Context;
 use super::access::Proof;

@@ -27,7 +27,7 @@ const HREF: &str = "<D:href>";
 const OWN: [&str; 5] = ["/.well-known/", "/gridsite-delegation", "/healthz", "/metrics", "/~"];
 
 /// A router that gives requests to another one, with the paths that clients mean.
-pub(super) fn first(others: Router, client: Client) -> Router {
+pub(crate) fn first(others: Router, client: Client) -> Router {
     Router::new().fallback_service(others).layer(from_fn_with_state(client, answer))
 }
 
