@@ -95,7 +95,8 @@ fn macaroons_are_issued_over_http() {
     let refused = with_token(&site, told["macaroon"].as_str().unwrap(), "/data/a", &[]);
     assert_eq!((refused.status, refused.problem()["code"].as_str()), (401, Some("RK-AUTH-32")));
     assert_eq!(with_token(&site, token, "/data/b", &[&kind[..], &[body]].concat()).status, 403);
-    for bad in ["{", r#"{"caveats": ["root:/"]}"#, r#"{"validity": "60"}"#, r#"{"validity": "PT9000H"}"#] {
+    for bad in ["{", r#"{"caveats": ["issuer:kek"]}"#, r#"{"validity": "60"}"#, r#"{"validity": "PT9000H"}"#]
+    {
         let refused = ask(&site, "/data/a", &[&kind[..], &[bad]].concat());
         assert!(matches!(refused.status, 400 | 401), "{bad} {}", refused.head);
     }
