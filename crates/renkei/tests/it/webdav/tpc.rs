@@ -260,7 +260,9 @@ fn what_is_wrong_with_the_request_is_a_status() {
     assert_eq!(status("/data/b", &[source, "Destination: https://192.0.2.2/y"]), 400);
     assert_eq!(status("/data/b", &[]), 400);
     assert_eq!(status("/data/b", &["Source: http://192.0.2.1/x"]), 400);
-    assert_eq!(status("/data/b", &[source, "Credential: gridsite"]), 400);
+    assert_eq!(status("/data/b", &[source, "Credential: oauth"]), 400);
+    // Who shows no grid certificate cannot delegate a proxy.
+    assert_eq!(status("/data/b", &[source, "Credential: gridsite"]), 403);
     assert_eq!(status("/data/none/b", &[source]), 409);
     assert_eq!(status("/data/d", &[source]), 409);
     assert_eq!(status("/data/a", &[source, "Overwrite: F"]), 412);
