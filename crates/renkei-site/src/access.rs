@@ -317,7 +317,8 @@ impl Access {
         Ok((self.enter(&open.to, Need::Write)?, within))
     }
 
-    /// Opens the storage of a place for a file session, whose operations are checked one by one. Transfers need none.
+    /// Opens the storage of a place for a file session, whose operations are checked one by one. The place may be above those
+    /// of a scope. Transfers need none.
     pub(super) fn open_files(&self, place: &Place, need: Need) -> Result<(Opened, Option<Limit>), Error> {
         if self.proof.transfer().is_some() {
             return Err(self.refused(place, Rights::NONE));

@@ -149,6 +149,29 @@ fn a_file_session_checks_each_operation() {
 }
 
 #[test]
+fn a_file_session_above_the_places_of_a_scope_reaches_these_alone() {
+    let with = Restricted::to(&[("/data/raw/f", READ), ("/data/in", Rights::CREATE)]);
+    let files = with.files("/data");
+    let code = |op| files.operate(op, b"").unwrap_err().code;
+    files.operate(Op::Open(rel("raw/f")), b"").unwrap();
+    files.operate(Op::MakeDir { path: rel("in/sub"), mode: 0o755 }, b"").unwrap();
+    for outside in ["raw", "raw/out", "other"] {
+        assert_eq!(code(Op::Look(rel(outside))), Code::OutOfScope, "{outside}");
+        assert_eq!(code(Op::MakeDir { path: rel(outside), mode: 0o755 }), Code::OutOfScope, "{outside}");
+    }
+    assert_eq!(code(Op::OpenDir(RelPath::root())), Code::OutOfScope);
+    assert_eq!(code(Op::OpenDir(rel("raw"))), Code::OutOfScope);
+    assert_eq!(code(Op::Remove(rel("raw/f"))), Code::OutOfScope);
+    let out = Op::Rename { from: rel("in/sub"), to: rel("sub"), replace: false };
+    assert_eq!(code(out), Code::OutOfScope);
+    let dialler = raw::dialler(&with.site, &with.credential);
+    let beside =
+        RemoteDir { dialler, site: raw::name(&with.site), place: raw::place("/data/in2"), write: false };
+    let refused = RemoteFiles::open(beside, Config::default()).map(drop).unwrap_err();
+    assert_eq!(refused.code, Code::OutOfScope);
+}
+
+#[test]
 fn the_words_of_a_scope_are_explained() {
     let with = Restricted::to(&[("/data", READ)]);
     let words = "storage.read:/data storage.create:/data/in storage.poll:/data";

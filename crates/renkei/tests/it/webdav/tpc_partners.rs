@@ -100,7 +100,13 @@ fn a_token_reaches_no_further_than_by_http() {
     assert!(line.starts_with("failure: RK-TPC-2: "), "{line}");
     let line = push(titech, "new", kek, "other/new", &creates);
     assert!(line.starts_with("failure: RK-TPC-2: "), "{line}");
-    assert_eq!(names(titech), ["a", "new"]);
+    // A token for a file alone, and not for the one beside it.
+    let one = shown("run7/large", "read");
+    assert_eq!(pull(titech, "one", kek, "run7/large", &one), "success: Created", "{}", titech.logged());
+    assert_eq!(protocol(titech), "renkei/1", "{}", titech.logged());
+    let line = pull(titech, "b", kek, "run7/new", &one);
+    assert!(line.starts_with("failure: RK-TPC-2: ") && line.contains("403"), "{line}");
+    assert_eq!(names(titech), ["a", "new", "one"]);
     assert!(fs::read(kek.root().join("run7/large")).unwrap() == large);
     assert!(!kek.root().join("other/new").exists());
 }
