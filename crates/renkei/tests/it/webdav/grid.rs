@@ -138,6 +138,15 @@ impl Grid {
         self.path("voms-proxy.pem")
     }
 
+    /// Whether a PoP shows a certificate of this authority for a host.
+    fn vouches_for(&self, site: &Site, host: &str) -> bool {
+        let (port, capath) = (site.address.port(), self.path("certificates"));
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--http1.1", "--max-time", "60", "--capath", capath.to_str().unwrap()]);
+        curl.arg("--resolve").arg(format!("{host}:{port}:127.0.0.1"));
+        curl.arg(format!("https://{host}:{port}/healthz")).output().unwrap().status.success()
+    }
+
     /// Revokes the certificate of Taro.
     fn revoke(&self) {
         self.write("index.txt", "");
@@ -262,21 +271,7 @@ fn grid_clients_see_the_host_certificate() {
     let grid = Grid::new(dir.path(), &site);
     grid.issue("hostcert", "/C=JP/O=KEK/CN=pop.kek.example", "server", "ca", "2");
     std::fs::rename(grid.path("hostcert.key"), grid.path("hostkey.pem")).unwrap();
-    let port = site.address.port();
-    let shown = || {
-        let mut curl = Command::new("curl");
-        curl.args([
-            "--silent",
-            "--http1.1",
-            "--max-time",
-            "60",
-            "--capath",
-            grid.path("certificates").to_str().unwrap(),
-        ]);
-        curl.arg("--resolve").arg(format!("pop.kek.example:{port}:127.0.0.1"));
-        curl.arg(format!("https://pop.kek.example:{port}/healthz")).output().unwrap()
-    };
-    eventually("the host certificate is read", || shown().status.success());
+    eventually("the host certificate is read", || grid.vouches_for(&site, "pop.kek.example"));
 }
 
 #[test]
@@ -319,6 +314,8 @@ fn a_delegated_proxy_is_presented_to_the_other_server() {
     let gridsite = ["-X", "COPY", "-H", "Credential: gridsite", "-H", &destination];
     let push = || parse(curl(titech, "/data/a", &[&["--cert", proxy], &gridsite[..]].concat()));
     eventually("the authority is read", || push().status == 302);
+    eventually("the other PoP reads it, too", || get(kek, Path::new(proxy)).status == 404);
+    eventually("the host certificate is read", || grid.vouches_for(titech, "localhost"));
     let asked = push();
     assert_eq!(asked.header("location"), Some(format!("https://{}/data/a", titech.address).as_str()));
     let endpoint = format!("https://{}/gridsite-delegation", titech.address);
