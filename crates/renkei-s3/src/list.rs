@@ -3,7 +3,7 @@
 use crate::error::{refused, s3_error};
 use crate::metadata::Object;
 use crate::session::Session;
-use crate::walk::{Found, Walk, Wanted};
+use crate::walk::{Found, Walk, Wanted, is_gone};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -158,7 +158,7 @@ fn found(files: &Workspace, keys: &[(String, RelPath)]) -> Result<Vec<Option<Obj
         None if !path.is_root() => Ok(None),
         // A symbolic link is what it leads to.
         _ => match Object::find(files, path) {
-            Err(error) if error.code == Code::PathNotFound => Ok(None),
+            Err(error) if is_gone(&error) => Ok(None),
             found => found.map(Some),
         },
     };

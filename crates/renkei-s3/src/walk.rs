@@ -55,6 +55,11 @@ struct Frame {
     next: usize,
 }
 
+/// Whether an error tells that a directory was removed, or replaced by a file.
+pub(crate) fn is_gone(error: &Error) -> bool {
+    matches!(error.code, Code::PathNotFound | Code::NotADirectory)
+}
+
 /// A name in a directory.
 struct Entry {
     /// That of a directory ends with a slash.
@@ -101,20 +106,25 @@ impl Walk {
         match walk.files.stat(&dir, Follow::Yes) {
             Ok(item) if item.entry.kind == EntryKind::Dir => {}
             Ok(_) => return Ok(walk),
-            Err(error)
-                if matches!(error.code, Code::PathNotFound | Code::NotADirectory) && !above.is_empty() =>
-            {
-                return Ok(walk);
-            }
+            Err(error) if is_gone(&error) && !above.is_empty() => return Ok(walk),
             Err(error) => return Err(error),
         }
-        let frame = walk.open(dir, above)?;
-        if !frame.key.is_empty() && walk.is_wanted(&frame.key) && !walk.has_any(&frame)? {
-            walk.folder = walk.empty_folder(frame);
-        } else {
-            walk.frames.push(frame);
+        let is_below = !above.is_empty();
+        match walk.enter_first(dir, above) {
+            Err(error) if is_gone(&error) && is_below => {}
+            entered => entered?,
         }
         Ok(walk)
+    }
+
+    fn enter_first(&mut self, dir: RelPath, key: String) -> Result<(), Error> {
+        let frame = self.open(dir, key)?;
+        if !frame.key.is_empty() && self.is_wanted(&frame.key) && !self.has_any(&frame)? {
+            self.folder = self.empty_folder(frame);
+        } else {
+            self.frames.push(frame);
+        }
+        Ok(())
     }
 
     fn is_wanted(&self, key: &str) -> bool {
@@ -196,11 +206,14 @@ impl Walk {
         }
     }
 
-    /// Reads the next names of the directory, or leaves it at its end.
+    /// Reads the next names of the directory, or leaves it at its end, or if it is gone.
     fn read_on(&mut self) -> Result<(), Error> {
         let Some(mut frame) = self.frames.pop() else { return Ok(()) };
         if let Some(rest) = frame.rest() {
-            frame.table = self.files.names(&frame.dir, &rest)?;
+            frame.table = match self.files.names(&frame.dir, &rest) {
+                Err(error) if is_gone(&error) => return Ok(()),
+                table => table?,
+            };
             frame.next = frame.table.index_of(rest.begin());
             frame.from = rest;
             self.frames.push(frame);
@@ -216,14 +229,7 @@ impl Walk {
         }
         match self.entered(dir, key) {
             // It is gone since, or not for this account.
-            Err(error)
-                if matches!(
-                    error.code,
-                    Code::PathNotFound | Code::PermissionDenied | Code::NotADirectory
-                ) =>
-            {
-                Ok(None)
-            }
+            Err(error) if is_gone(&error) || error.code == Code::PermissionDenied => Ok(None),
             entered => entered,
         }
     }

@@ -77,7 +77,7 @@ impl Workspace {
     }
 
     /// The entries of these names in a directory with their extended attributes; none for one that is missing, and the link
-    /// for a symbolic link, where files are here.
+    /// for a symbolic link, where files are here. A directory that is missing has none of them.
     ///
     /// # Errors
     /// As [`Workspace::stat_full`].
@@ -85,13 +85,14 @@ impl Workspace {
         match self.files().look_at_names(dir, names) {
             Ok(Some(items)) => return Ok(items),
             Ok(None) => {}
-            // A symbolic link on the way.
+            Err(error) if error.code == Code::PathNotFound => return Ok(vec![None; names.len()]),
+            // A symbolic link on the way, or a file in the directory's place.
             Err(error) if matches!(error.code, Code::NotADirectory | Code::OutsideStorage) => {}
             Err(error) => return Err(error),
         }
         let one = |name: &Vec<u8>| match self.stat_full(&dir.child(name)?) {
             Ok(item) => Ok(Some(item)),
-            Err(error) if error.code == Code::PathNotFound => Ok(None),
+            Err(error) if matches!(error.code, Code::PathNotFound | Code::NotADirectory) => Ok(None),
             Err(error) => Err(error),
         };
         names.iter().map(one).collect()
@@ -139,6 +140,10 @@ mod tests {
         let link = RelPath::parse(b"link").unwrap();
         assert_eq!(files.names(&link, &NamesFrom::default()).unwrap().key(0), Some(&b"in/"[..]));
         assert!(files.stat_names(&link, &[b"in".to_vec()]).unwrap()[0].is_some());
+        for none in ["gone", "b"] {
+            let none = RelPath::parse(none.as_bytes()).unwrap();
+            assert_eq!(files.stat_names(&none, &names).unwrap(), vec![None; names.len()]);
+        }
         assert_eq!(
             files.names(&RelPath::parse(b"b").unwrap(), &NamesFrom::default()).unwrap_err().code,
             Code::NotADirectory
