@@ -42,8 +42,10 @@ pub(crate) fn shared(dir: DirId, sync: impl FnOnce() -> Result<(), Error>) -> Re
     let group = lock(&GROUPS).entry(dir).or_default().clone();
     let done = group.sync(sync);
     let mut groups = lock(&GROUPS);
-    // The map's and this one.
-    if Arc::strong_count(&group) == 2 {
+    // The map's and this one. It goes under the lock, so that of two threads that leave together the second is the last.
+    let is_last = Arc::strong_count(&group) == 2;
+    drop(group);
+    if is_last {
         groups.remove(&dir);
     }
     done
