@@ -303,8 +303,8 @@ pub(crate) fn copy_part(
 /// `bytes=FIRST-LAST`, both of which are in the source.
 fn copied_range(text: &str, size: u64) -> S3Result<Range<u64>> {
     let range = text.strip_prefix("bytes=").and_then(|text| text.split_once('-'));
-    let range =
-        range.and_then(|(first, last)| Some(first.parse::<u64>().ok()?..last.parse::<u64>().ok()? + 1));
+    let range = range
+        .and_then(|(first, last)| Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?));
     match range {
         Some(range) if range.start < range.end && range.end <= size => Ok(range),
         _ => Err(refused(S3ErrorCode::InvalidArgument, "the range is bytes=FIRST-LAST of the source")),
@@ -571,5 +571,6 @@ mod tests {
         assert_eq!(of("CRC64NVME", Some("COMPOSITE")), None);
         assert_eq!(of("MD4", None), None);
         assert!(copied_range("bytes=0-9", 10).is_ok() && copied_range("bytes=0-10", 10).is_err());
+        assert!(copied_range(&format!("bytes=0-{}", u64::MAX), 10).is_err());
     }
 }
