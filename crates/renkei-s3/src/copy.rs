@@ -116,7 +116,7 @@ pub(crate) fn answer(
     let (facts, tags) = described(&source.object, &mut input, is_replaced)?;
     let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
     let condition = destination.judge(&files, &path)?;
-    let (writer, mut parents) = create(&files, &path, &key, condition).map_err(s3_error)?;
+    let (mut parents, writer) = create(&files, &path, &key, condition).map_err(s3_error)?;
     let mut sums = Sums::new(Announced { algorithm, ..Announced::default() })?;
     source.reader.expect_order();
     let size = copy_range(&source.reader, &writer, 0..source.reader.size(), &mut sums)?;

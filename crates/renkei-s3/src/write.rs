@@ -169,7 +169,8 @@ impl WriteConditions {
     }
 }
 
-/// Begins a file, whose directories are made; they go again unless they are kept.
+/// Begins a file, whose directories are made; they go again unless they are kept. They come first, so that the caller's
+/// variables drop the file before them: its temporary file would keep them.
 ///
 /// # Errors
 /// `KeyConflict` where a name on the way is that of a file, and those of the files.
@@ -178,10 +179,10 @@ pub(crate) fn create(
     path: &RelPath,
     key: &Key,
     condition: Precondition,
-) -> Result<(Writer, Parents), Error> {
+) -> Result<(Parents, Writer), Error> {
     let parents = Parents::new(files, path, key);
     let writer = parents.with(|| files.create(path, Create { condition, ..Create::default() }))?;
-    Ok((writer, parents))
+    Ok((parents, writer))
 }
 
 impl PutUpload {
@@ -200,14 +201,14 @@ impl PutUpload {
         let conditions =
             WriteConditions { if_match: input.if_match.take(), if_none_match: input.if_none_match.take() };
         let condition = conditions.judge(&files, &path)?;
-        let (writer, parents) = match key.is_folder {
+        let (parents, writer) = match key.is_folder {
             true if condition != Precondition::None => {
                 return Err(refused(S3ErrorCode::NotImplemented, "folders are made without conditions"));
             }
-            true => (None, Parents::new(&files, &path, &key)),
+            true => (Parents::new(&files, &path, &key), None),
             false => {
-                let (writer, parents) = create(&files, &path, &key, condition).map_err(s3_error)?;
-                (Some(writer), parents)
+                let (parents, writer) = create(&files, &path, &key, condition).map_err(s3_error)?;
+                (parents, Some(writer))
             }
         };
         let length = input.content_length.and_then(|length| u64::try_from(length).ok());
