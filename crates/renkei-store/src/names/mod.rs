@@ -2,12 +2,14 @@
 //!
 //! A directory is read whole for each table. A table that may be remembered has all names, as far as 32 MiB go, so that the
 //! next pages of a list read nothing; of other directories only the next names are taken, 256 KiB of them. `cache` says which
-//! are remembered. Reading takes up to twice these bounds.
+//! are remembered. Reading takes up to twice these bounds; two wide directories are read at a time (`gate`).
 
 mod cache;
+mod gate;
 
-use super::{Detail, Dir, DirVersion, TypeHint};
+use super::{Detail, Dir, DirVersion, Listing, TypeHint};
 use cache::Cache;
+use gate::Gate;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::name_table::{NameKind, NameTable, NameTableBuilder, NamesFrom};
@@ -44,6 +46,9 @@ pub fn expire() {
     CACHE.expire();
 }
 
+/// The turns of threads that read a wide directory whole.
+static GATE: Gate = Gate::new(2);
+
 /// How a directory is read.
 struct Reading<'a> {
     dir: &'a dyn Dir,
@@ -58,7 +63,7 @@ impl Reading<'_> {
         // The version is read before the names, so that these are not older than it says.
         let version = (self.version)();
         // Opened for what is remembered, too: the account must be allowed to list it.
-        let listing = self.dir.list()?;
+        let mut listing = self.dir.list()?;
         let Some(version) = version else {
             return self.read(listing, from.clone(), self.part_bytes).map(Arc::new);
         };
@@ -70,19 +75,42 @@ impl Reading<'_> {
             true => NamesFrom { at_least: from.begin().to_vec(), prefix: Vec::new() },
             false => NamesFrom::default(),
         };
-        let table = Arc::new(self.read(listing, begin, self.table_bytes)?);
+        let mut builder = NameTableBuilder::new(begin, self.table_bytes);
+        let mut turn = None;
+        if !self.take(&mut listing, &mut builder, LEAST_NAMES)? {
+            turn = Some(GATE.enter());
+            // Another thread may have read it meanwhile.
+            if let Some(table) = cache.find(&version, from) {
+                return Ok(table);
+            }
+            self.take(&mut listing, &mut builder, usize::MAX)?;
+        }
+        let table = Arc::new(builder.finish());
         if (self.version)() == Some(version) {
             cache.keep(version, table.clone());
         }
+        drop(turn);
         match table.covers(from) {
             true => Ok(table),
             false => self.read(self.dir.list()?, from.clone(), self.part_bytes).map(Arc::new),
         }
     }
 
-    fn read(&self, listing: super::Listing, from: NamesFrom, most_bytes: usize) -> Result<NameTable, Error> {
+    fn read(&self, mut listing: Listing, from: NamesFrom, most_bytes: usize) -> Result<NameTable, Error> {
         let mut builder = NameTableBuilder::new(from, most_bytes);
-        for listed in listing {
+        self.take(&mut listing, &mut builder, usize::MAX)?;
+        Ok(builder.finish())
+    }
+
+    /// Takes so many names of a listing at most; tells whether it is at its end.
+    fn take(
+        &self,
+        listing: &mut Listing,
+        builder: &mut NameTableBuilder,
+        most: usize,
+    ) -> Result<bool, Error> {
+        for _ in 0..most {
+            let Some(listed) = listing.next() else { return Ok(true) };
             let listed = listed?;
             if (self.is_hidden)(&listed.name) {
                 continue;
@@ -99,7 +127,7 @@ impl Reading<'_> {
             };
             builder.push(&listed.name, kind);
         }
-        Ok(builder.finish())
+        Ok(false)
     }
 
     /// The type of a name that the listing does not have; none if the name is gone since.
