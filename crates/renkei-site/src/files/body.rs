@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 const NO_PANIC: &str = "a panic aborts the process";
@@ -69,7 +70,35 @@ pub async fn run<P: Progress + Clone, T: Send + 'static>(
     progress: &P,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    spawn(progress, work).await.expect(NO_PANIC)
+    Running::new(progress, work).done().await
+}
+
+/// Work on a thread that may block. If nobody waits for its result any more, that is dropped on such a thread, too: a file
+/// that is being written asks an agent to remove it.
+struct Running<T: Send + 'static>(Option<JoinHandle<T>>);
+
+impl<T: Send + 'static> Running<T> {
+    fn new<P: Progress + Clone>(progress: &P, work: impl FnOnce() -> T + Send + 'static) -> Self {
+        Running(Some(spawn(progress, work)))
+    }
+
+    /// The result. The work goes on if the future is dropped.
+    async fn done(mut self) -> T {
+        let done = self.0.as_mut().expect("it is taken once").await.expect(NO_PANIC);
+        self.0 = None;
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Running<T> {
+    fn drop(&mut self) {
+        let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) else { return };
+        runtime.spawn(async move {
+            if let Ok(done) = work.await {
+                tokio::task::spawn_blocking(move || drop(done));
+            }
+        });
+    }
 }
 
 /// The size of the next block of a body: large for a fast client; small for a slow one, of which there may be thousands.
@@ -283,7 +312,7 @@ where
     P: Progress + Clone,
 {
     let begun = Ok((sink, AlignedBlock::default()));
-    let mut writing = spawn(progress, || begun);
+    let mut writing = Running::new(progress, || begun);
     let mut block = AlignedBlock::default();
     let mut size = BlockSize::new();
     while let Some(mut data) = next_data(&mut body).await.map_err(&lost)? {
@@ -295,13 +324,13 @@ where
                 break;
             }
             size.on_block(Instant::now());
-            let (sink, free) = writing.await.expect(NO_PANIC)?;
+            let (sink, free) = writing.done().await?;
             let full = replace(&mut block, free);
             block.clear();
-            writing = spawn(progress, move || sink.write(full));
+            writing = Running::new(progress, move || sink.write(full));
         }
     }
-    let (sink, _) = writing.await.expect(NO_PANIC)?;
+    let (sink, _) = writing.done().await?;
     run(progress, move || sink.write(block)).await.map(|(sink, _)| sink)
 }
 
@@ -423,6 +452,52 @@ mod tests {
         assert!(refused.is_err_and(|bytes| bytes > BlockSize::LEAST));
         let empty = received(&[], 0).await.unwrap_or_else(|_| panic!("nothing is refused"));
         assert_eq!((empty.content.len(), empty.blocks), (0, 1));
+    }
+
+    /// A sink that tells on which thread it is dropped.
+    struct Told(std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+    impl Sink for Told {
+        type Error = &'static str;
+
+        fn write(self, block: AlignedBlock) -> Result<(Self, AlignedBlock), &'static str> {
+            Ok((self, block))
+        }
+    }
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(std::thread::current().id());
+        }
+    }
+
+    /// A body that breaks off, or waits for ever.
+    struct Broken(bool);
+
+    impl Body for Broken {
+        type Data = Bytes;
+        type Error = ();
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, ()>>> {
+            if self.0 { Poll::Ready(Some(Err(()))) } else { Poll::Pending }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_broken_off_is_dropped_on_a_thread_that_may_block() {
+        for breaks_off in [true, false] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let progress = Arc::new(Counted::default());
+            let mut receiving = Box::pin(receive(Told(tell), Broken(breaks_off), &progress, |()| "lost"));
+            let polled = poll_fn(|context| Poll::Ready(receiving.as_mut().poll(context))).await;
+            assert_eq!(polled.is_ready(), breaks_off);
+            drop((polled, receiving));
+            let thread = run(&progress, move || told.recv_timeout(Duration::from_secs(30)).unwrap()).await;
+            assert_ne!(thread, std::thread::current().id());
+        }
     }
 
     #[tokio::test]
