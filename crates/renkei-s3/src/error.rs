@@ -54,6 +54,18 @@ pub(crate) fn s3_error(error: Error) -> S3Error {
     told
 }
 
+/// The S3 error of a write whose folder was removed by another client again and again, or while it was published: the client
+/// tries again, and does not take it for an object that is missing.
+pub(crate) fn meanwhile(error: Error) -> S3Error {
+    match error.code {
+        Code::PathNotFound => {
+            let message = format!("the folder of the key was removed meanwhile: {error}; try again");
+            refused(S3ErrorCode::ServiceUnavailable, message)
+        }
+        _ => s3_error(error),
+    }
+}
+
 /// An S3 error in words.
 pub(crate) fn refused(code: S3ErrorCode, message: impl Into<String>) -> S3Error {
     S3Error::with_message(code, message.into())
@@ -90,6 +102,9 @@ mod tests {
         let code = |code| s3_error(Error::new(code, "", "", "")).code().as_str().to_owned();
         assert_eq!(code(Code::PathNotFound), "NoSuchKey");
         assert_eq!(code(Code::IsADirectory), "KeyConflict");
+        let again = meanwhile(Error::new(Code::PathNotFound, "publish", "a/b", ""));
+        assert_eq!(again.status_code(), Some(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(meanwhile(Error::new(Code::IsADirectory, "", "", "")).code().as_str(), "KeyConflict");
         assert_eq!(code(Code::OutOfScope), "AccessDenied");
         assert_eq!(code(Code::DigestMismatch), "BadDigest");
     }

@@ -3,6 +3,7 @@
 //! and stay.
 
 use crate::key::Key;
+use crate::metadata::OBJECT;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::RelPath;
@@ -15,9 +16,13 @@ pub(crate) const DIR_MODE: u32 = 0o755;
 /// Attempts to make the directories of a key: a client may remove them meanwhile.
 const ATTEMPTS: usize = 5;
 
-/// Whether a directory has the mark.
+/// Whether a directory has the mark, and is no object: a client may make the folder between its creation for a key and
+/// the mark.
 pub(crate) fn is_implied(files: &Workspace, dir: &RelPath) -> bool {
-    files.xattr(dir, IMPLIED).is_ok_and(|mark| mark.is_some())
+    files.xattrs(dir).is_ok_and(|xattrs| {
+        let has = |name: &[u8]| xattrs.iter().any(|xattr| xattr.name == name);
+        has(IMPLIED) && !has(OBJECT)
+    })
 }
 
 /// The directories on the way to a key. Those that are empty and have the mark are removed when this is dropped, unless they
@@ -155,6 +160,13 @@ mod tests {
         assert!(!dir.path().join("own/a").exists() && dir.path().join("own").exists());
         let conflict = begin("own/other/x/y/k").map(drop).unwrap_err();
         assert_eq!(conflict.code, Code::NotADirectory);
+        // A client makes the folder itself while it is made for a key.
+        let (failed, parents) = begin("made/k").unwrap();
+        let made = RelPath::parse(b"made").unwrap();
+        files.set_xattr(&made, OBJECT, b"{}").unwrap();
+        assert!(!is_implied(&files, &made));
+        drop((failed, parents));
+        assert!(dir.path().join("made").exists());
         // The bucket is the folder `bucket`, which has the mark, too.
         let (failed, mut parents) = begin("bucket/in/k").unwrap();
         let own = Key::parse("in/k").unwrap();

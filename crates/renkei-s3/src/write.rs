@@ -2,7 +2,7 @@
 //! were announced.
 
 use crate::checksum::{Announced, Summed, Sums, trailer};
-use crate::error::{refused, s3_error};
+use crate::error::{meanwhile, refused, s3_error};
 use crate::implied::{DIR_MODE, IMPLIED, Parents};
 use crate::key::Key;
 use crate::metadata::{Facts, MAX_METADATA_BYTES, OBJECT, Object, now};
@@ -349,29 +349,30 @@ fn make_folder(
     facts: &Facts,
     tags: &str,
 ) -> S3Result<()> {
-    let make = || match files.mkdir(path, DIR_MODE) {
-        Err(error) if error.code == Code::PathExists => match files.stat(path, Follow::Yes)?.entry.kind {
-            EntryKind::Dir => Ok(()),
-            _ => Err(Error::new(
-                Code::NotADirectory,
-                "make directory",
-                path,
-                "a key without the slash is there",
-            )),
-        },
-        made => made.map(drop),
-    };
-    parents.with(make).map_err(s3_error)?;
-    // From now on it stays when the last key in it goes.
-    let kept = files.remove_xattr(path, IMPLIED).and_then(|()| {
-        let xattrs = facts.clone().of(0, now(), String::new(), &Checksum::default()).attributes(tags);
+    let xattrs = facts.clone().of(0, now(), String::new(), &Checksum::default()).attributes(tags);
+    // The facts of an object come first: with them it stays when the last key in it goes, marked or not.
+    let keep = || {
         let given = xattrs.iter().filter(|xattr| xattr.name == OBJECT || !xattr.value.is_empty());
-        given.into_iter().try_for_each(|xattr| files.set_xattr(path, &xattr.name, &xattr.value))
-    });
-    match kept {
-        Err(error) if error.code != Code::Unsupported => Err(s3_error(error)),
-        _ => Ok(()),
-    }
+        given.into_iter().try_for_each(|xattr| files.set_xattr(path, &xattr.name, &xattr.value))?;
+        files.remove_xattr(path, IMPLIED)
+    };
+    // The folder may be removed between the steps: it is made again then.
+    let make = || {
+        match files.mkdir(path, DIR_MODE) {
+            Err(error) if error.code == Code::PathExists => {
+                if files.stat(path, Follow::Yes)?.entry.kind != EntryKind::Dir {
+                    let cause = "a key without the slash is there";
+                    return Err(Error::new(Code::NotADirectory, "make directory", path, cause));
+                }
+            }
+            made => drop(made?),
+        }
+        match keep() {
+            Err(error) if error.code != Code::Unsupported => Err(error),
+            _ => Ok(()),
+        }
+    };
+    parents.with(make).map_err(meanwhile)
 }
 
 #[cfg(test)]
