@@ -114,9 +114,10 @@ pub(crate) fn answer(
         return Err(refused(S3ErrorCode::InvalidArgument, message));
     }
     let (facts, tags) = described(&source.object, &mut input, is_replaced)?;
-    let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
+    let place = session.place(&input.bucket, &key)?;
+    let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
     let condition = destination.judge(&files, &path)?;
-    let (mut parents, writer) = create(&files, &path, &key, condition).map_err(s3_error)?;
+    let (mut parents, writer) = create(&files, (&place, &path), &key, condition).map_err(s3_error)?;
     let mut sums = Sums::new(Announced { algorithm, ..Announced::default() })?;
     source.reader.expect_order();
     let size = copy_range(&source.reader, &writer, 0..source.reader.size(), &mut sums)?;

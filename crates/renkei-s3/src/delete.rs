@@ -89,7 +89,7 @@ fn remove(session: &Session, bucket: &str, key: &str, condition: Option<&ETagCon
     };
     match removed {
         Ok(()) => {
-            drop(Parents::new(&files, &path, &key));
+            drop(Parents::new(&files, &place, &path, &key));
             Ok(())
         }
         // A folder with keys in it has none of its own any more.

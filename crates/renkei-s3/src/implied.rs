@@ -6,8 +6,11 @@ use crate::key::Key;
 use crate::metadata::OBJECT;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
-use renkei_core::path::RelPath;
+use renkei_core::path::{Place, RelPath};
 use renkei_mover::files::workspace::{Follow, Workspace};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// The mark of a directory that was made on the way to a key.
 pub(crate) const IMPLIED: &[u8] = b"user.s3.implied";
@@ -25,21 +28,67 @@ pub(crate) fn is_implied(files: &Workspace, dir: &RelPath) -> bool {
     })
 }
 
+/// The uploads that go on in directories of the storages. One that waits for content may have nothing in its directory: at a
+/// follower of a volume drafts lie elsewhere.
+static USED: LazyLock<Mutex<HashMap<String, Arc<Used>>>> = LazyLock::new(Mutex::default);
+
+/// The uploads that go on in directories of one storage, in parts with a lock each. A directory is removed under its lock, so
+/// that no upload begins in it meanwhile.
+struct Used([Mutex<HashMap<RelPath, usize>>; 64]);
+
+impl Used {
+    fn of(storage: &str) -> Arc<Self> {
+        let mut all = USED.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = || Arc::new(Used(std::array::from_fn(|_| Mutex::default())));
+        all.entry(storage.to_owned()).or_insert_with(none).clone()
+    }
+
+    fn lock(&self, dir: &RelPath) -> MutexGuard<'_, HashMap<RelPath, usize>> {
+        let mut hasher = DefaultHasher::new();
+        dir.hash(&mut hasher);
+        self.0[hasher.finish() as usize % self.0.len()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, dir: &RelPath) {
+        *self.lock(dir).entry(dir.clone()).or_default() += 1;
+    }
+
+    /// Ends an upload in a directory; does `last` if no other goes on in it.
+    fn end(&self, dir: &RelPath, last: impl FnOnce()) {
+        let mut counts = self.lock(dir);
+        match counts.get_mut(dir) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                counts.remove(dir);
+                last();
+            }
+        }
+    }
+}
+
 /// The directories on the way to a key. Those that are empty and have the mark are removed when this is dropped, unless they
-/// are kept.
+/// are kept, or another has them.
 pub(crate) struct Parents {
     files: Workspace,
     path: RelPath,
-    /// The number of directories between the bucket and the key.
-    levels: usize,
     is_kept: bool,
+    used: Arc<Used>,
+    /// The directories in the storage, the lowest first; that of the key of a folder is the first.
+    dirs: Vec<RelPath>,
+    /// Whether the first of them is the key's own.
+    is_folder: bool,
 }
 
 impl Parents {
-    /// Those of a key at a path, which ends with the path of the key as far as it is below the bucket.
-    pub(crate) fn new(files: &Workspace, path: &RelPath, key: &Key) -> Self {
+    /// Those of a key at a place, and at a path of its files, which ends with the path of the key as far as it is below the
+    /// bucket.
+    pub(crate) fn new(files: &Workspace, place: &Place, path: &RelPath, key: &Key) -> Self {
         let levels = key.path.components().count().saturating_sub(1);
-        Parents { files: files.clone(), path: path.clone(), levels, is_kept: false }
+        let (used, is_folder) = (Used::of(&place.storage), key.is_folder);
+        let above = std::iter::successors(place.path.parent(), RelPath::parent).take(levels);
+        let dirs: Vec<_> = is_folder.then(|| place.path.clone()).into_iter().chain(above).collect();
+        dirs.iter().for_each(|dir| used.begin(dir));
+        Parents { files: files.clone(), path: path.clone(), is_kept: false, used, dirs, is_folder }
     }
 
     /// Has them kept.
@@ -71,13 +120,19 @@ impl Parents {
 
 impl Drop for Parents {
     fn drop(&mut self) {
+        let mut dirs = self.dirs.iter();
+        if let Some(own) = dirs.next().filter(|_| self.is_folder) {
+            self.used.end(own, || {});
+        } else {
+            dirs = self.dirs.iter();
+        }
         let mut dir = self.path.parent().filter(|_| !self.is_kept);
-        for _ in 0..self.levels {
-            let Some(at) = dir.filter(|dir| !dir.is_root()) else { return };
-            if !is_implied(&self.files, &at) || self.files.rmdir(&at).is_err() {
-                return;
-            }
-            dir = at.parent();
+        for counted in dirs {
+            let at = dir.take().filter(|dir| !dir.is_root());
+            self.used.end(counted, || {
+                let removed = at.filter(|at| is_implied(&self.files, at) && self.files.rmdir(at).is_ok());
+                dir = removed.and_then(|at| at.parent());
+            });
         }
     }
 }
@@ -125,7 +180,6 @@ mod tests {
     use renkei_mover::files::local_files::LocalFiles;
     use renkei_mover::files::workspace::Create;
     use renkei_store::local::{AccessMode, LocalStore};
-    use std::sync::Arc;
 
     #[test]
     fn empty_directories_that_were_made_for_a_key_go_and_others_stay() {
@@ -135,9 +189,10 @@ mod tests {
         let files = Workspace::new(Arc::new(files));
         std::fs::create_dir_all(dir.path().join("own/other")).unwrap();
         std::fs::write(dir.path().join("own/other/x"), "x").unwrap();
+        let place = |key: &Key| Place { storage: "implied".into(), path: key.path.clone() };
         let begin = |key: &str| {
             let key = Key::parse(key).unwrap();
-            let parents = Parents::new(&files, &key.path, &key);
+            let parents = Parents::new(&files, &place(&key), &key.path, &key);
             let writer = parents.with(|| files.create(&key.path, Create::default()))?;
             Ok::<_, Error>((writer, parents))
         };
@@ -156,7 +211,12 @@ mod tests {
         assert!(!dir.path().join("own/a/c").exists() && dir.path().join("own/a/b").exists());
         std::fs::remove_file(dir.path().join("own/a/b/k")).unwrap();
         let key = Key::parse("own/a/b/k").unwrap();
-        drop(Parents::new(&files, &key.path, &key));
+        // Another upload waits for its content.
+        let other = Key::parse("own/a/b/other").unwrap();
+        let waiting = Parents::new(&files, &place(&other), &other.path, &other);
+        drop(Parents::new(&files, &place(&key), &key.path, &key));
+        assert!(dir.path().join("own/a/b").exists());
+        drop(waiting);
         assert!(!dir.path().join("own/a").exists() && dir.path().join("own").exists());
         let conflict = begin("own/other/x/y/k").map(drop).unwrap_err();
         assert_eq!(conflict.code, Code::NotADirectory);
@@ -170,9 +230,11 @@ mod tests {
         // The bucket is the folder `bucket`, which has the mark, too.
         let (failed, mut parents) = begin("bucket/in/k").unwrap();
         let own = Key::parse("in/k").unwrap();
-        let below = Parents::new(&files, &RelPath::parse(b"bucket/in/k").unwrap(), &own);
+        let in_bucket = Key::parse("bucket/in/k").unwrap();
+        let below = Parents::new(&files, &place(&in_bucket), &in_bucket.path, &own);
         parents.keep();
         drop((failed, parents, below));
+        assert!(Used::of("implied").0.iter().all(|counts| counts.lock().unwrap().is_empty()));
         assert!(dir.path().join("bucket").exists() && !dir.path().join("bucket/in").exists());
     }
 }

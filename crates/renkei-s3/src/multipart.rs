@@ -79,8 +79,9 @@ pub(crate) fn begin(
     }
     let (checksum, is_full) = sums_of(input.checksum_algorithm.as_ref(), input.checksum_type.as_ref())?;
     let (facts, tags) = new_object!(input).facts()?;
-    let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
-    let mut parents = Parents::new(&files, &path, &key);
+    let place = session.place(&input.bucket, &key)?;
+    let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
+    let mut parents = Parents::new(&files, &place, &path, &key);
     let upload = parents.with(|| files.create_upload(&path)).map_err(s3_error)?;
     let head = UploadHead {
         version: 1,
@@ -111,8 +112,9 @@ pub(crate) fn begin(
 /// The directories on the way to the key of an upload.
 fn parents_of(session: &Session, head: &UploadHead) -> S3Result<Parents> {
     let key = Key::parse(&head.key)?;
-    let (files, path) = session.files(&head.bucket, &key, Need::Write)?;
-    Ok(Parents::new(&files, &path, &key))
+    let place = session.place(&head.bucket, &key)?;
+    let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
+    Ok(Parents::new(&files, &place, &path, &key))
 }
 
 /// The checksum of an upload's parts, and whether that of the whole is made of them; without one, CRC-64/NVME.
@@ -146,8 +148,9 @@ impl Ongoing {
         let owner = session.access.principal.to_string();
         let state = UploadState::find(&folder(session), id, &owner, bucket, key)?;
         let key = Key::parse(key)?;
-        let (files, path) = session.files(bucket, &key, Need::Write)?;
-        let mut parents = Parents::new(&files, &path, &key);
+        let place = session.place(bucket, &key)?;
+        let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
+        let mut parents = Parents::new(&files, &place, &path, &key);
         // They may have gone with the last key in them meanwhile.
         let upload = parents.with(|| files.upload(&path, state.head.upload)).map_err(s3_error)?;
         parents.keep();

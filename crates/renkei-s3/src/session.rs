@@ -87,8 +87,15 @@ impl Session {
     /// # Errors
     /// `NoSuchBucket`, and those of opening a place.
     pub(crate) fn files(&self, bucket: &str, key: &Key, need: Need) -> S3Result<(Workspace, RelPath)> {
-        let place = key.below(&self.bucket(bucket)?)?;
-        self.files_at(&place, need).map_err(s3_error)
+        self.files_at(&self.place(bucket, key)?, need).map_err(s3_error)
+    }
+
+    /// The place of a key.
+    ///
+    /// # Errors
+    /// `NoSuchBucket`, and those of a path that is too long.
+    pub(crate) fn place(&self, bucket: &str, key: &Key) -> S3Result<Place> {
+        key.below(&self.bucket(bucket)?)
     }
 
     /// The files of a place's storage, and its path in them.

@@ -15,7 +15,7 @@ use renkei_core::block::AlignedBlock;
 use renkei_core::entry::EntryKind;
 use renkei_core::error::{Code, Error};
 use renkei_core::identity::Need;
-use renkei_core::path::RelPath;
+use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::file::{Item, Precondition};
 use renkei_mover::files::workspace::{Create, Follow, Workspace, Writer, version};
 use renkei_site::files::body::Sink;
@@ -176,11 +176,11 @@ impl WriteConditions {
 /// `KeyConflict` where a name on the way is that of a file, and those of the files.
 pub(crate) fn create(
     files: &Workspace,
-    path: &RelPath,
+    (place, path): (&Place, &RelPath),
     key: &Key,
     condition: Precondition,
 ) -> Result<(Parents, Writer), Error> {
-    let parents = Parents::new(files, path, key);
+    let parents = Parents::new(files, place, path, key);
     let writer = parents.with(|| files.create(path, Create { condition, ..Create::default() }))?;
     Ok((parents, writer))
 }
@@ -197,7 +197,8 @@ impl PutUpload {
         let sums = Sums::new(Announced { trailer, trailers: trailing_headers, ..announced(&mut input) })?;
         let (facts, tags) = new_object!(input).facts()?;
         let key = Key::parse(&input.key)?;
-        let (files, path) = session.files(&input.bucket, &key, Need::Write)?;
+        let place = session.place(&input.bucket, &key)?;
+        let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
         let conditions =
             WriteConditions { if_match: input.if_match.take(), if_none_match: input.if_none_match.take() };
         let condition = conditions.judge(&files, &path)?;
@@ -205,9 +206,9 @@ impl PutUpload {
             true if condition != Precondition::None => {
                 return Err(refused(S3ErrorCode::NotImplemented, "folders are made without conditions"));
             }
-            true => (Parents::new(&files, &path, &key), None),
+            true => (Parents::new(&files, &place, &path, &key), None),
             false => {
-                let (parents, writer) = create(&files, &path, &key, condition).map_err(s3_error)?;
+                let (parents, writer) = create(&files, (&place, &path), &key, condition).map_err(s3_error)?;
                 (parents, Some(writer))
             }
         };
@@ -321,7 +322,7 @@ pub(crate) fn publish(
     let mtime = now();
     let facts = facts.of(size, mtime, etag, checksum);
     writer.describe(facts.attributes(tags)).map_err(s3_error)?;
-    let item = writer.publish(Some(mtime), None).map_err(s3_error)?;
+    let item = writer.publish(Some(mtime), None).map_err(meanwhile)?;
     expect_kept(files, path, &facts, tags)?;
     Ok(item)
 }
