@@ -96,11 +96,6 @@ impl Parents {
         self.is_kept = true;
     }
 
-    /// Has them removed after all.
-    pub(crate) fn give_up(&mut self) {
-        self.is_kept = false;
-    }
-
     /// Does work in the directory of the key, which is made if it is missing.
     ///
     /// # Errors

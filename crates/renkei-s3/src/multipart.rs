@@ -2,7 +2,7 @@
 
 use crate::checksum::{Announced, Piece, Summed, Sums, combined, composite, md5_hex, trailer, values};
 use crate::copy::{copy_range, open_source};
-use crate::error::{refused, s3_error};
+use crate::error::{meanwhile, refused, s3_error};
 use crate::implied::Parents;
 use crate::key::Key;
 use crate::list::owner;
@@ -139,7 +139,7 @@ fn sums_of(algorithm: Option<&ChecksumAlgorithm>, kind: Option<&ChecksumType>) -
 struct Ongoing {
     state: UploadState,
     upload: Upload,
-    /// They are kept as long as the upload goes on.
+    /// They are kept by each operation of the upload that succeeds.
     parents: Parents,
 }
 
@@ -150,10 +150,9 @@ impl Ongoing {
         let key = Key::parse(key)?;
         let place = session.place(bucket, &key)?;
         let (files, path) = session.files_at(&place, Need::Write).map_err(s3_error)?;
-        let mut parents = Parents::new(&files, &place, &path, &key);
+        let parents = Parents::new(&files, &place, &path, &key);
         // They may have gone with the last key in them meanwhile.
         let upload = parents.with(|| files.upload(&path, state.head.upload)).map_err(s3_error)?;
-        parents.keep();
         Ok(Ongoing { state, upload, parents })
     }
 
@@ -171,8 +170,9 @@ impl Ongoing {
     }
 
     /// Publishes a part, and notes it.
-    fn end_part(&self, number: u32, writer: Writer, sums: &Summed, size: u64) -> S3Result<UploadedPart> {
+    fn end_part(&mut self, number: u32, writer: Writer, sums: &Summed, size: u64) -> S3Result<UploadedPart> {
         let item = writer.publish(None, None).map_err(over)?;
+        self.parents.keep();
         let mtime = item.entry.meta.mtime;
         let part = UploadedPart {
             number,
@@ -190,15 +190,16 @@ impl Ongoing {
 fn over(error: renkei_core::error::Error) -> s3s::S3Error {
     match error.code {
         Code::NotOpen => refused(S3ErrorCode::NoSuchUpload, error.to_string()),
-        _ => s3_error(error),
+        _ => meanwhile(error),
     }
 }
 
 /// A part that is being written.
 pub(crate) struct PartUpload {
+    writer: Writer,
+    /// Behind the writer, whose temporary file keeps the directories.
     ongoing: Ongoing,
     number: u32,
-    writer: Writer,
     sums: Sums,
     written: u64,
     length: Option<u64>,
@@ -228,14 +229,14 @@ impl PartUpload {
         })?;
         let (number, writer) = ongoing.begin_part(input.part_number)?;
         let length = input.content_length.and_then(|length| u64::try_from(length).ok());
-        Ok(PartUpload { ongoing, number, writer, sums, written: 0, length })
+        Ok(PartUpload { writer, ongoing, number, sums, written: 0, length })
     }
 
     /// Publishes the part.
     ///
     /// # Errors
     /// `IncompleteBody`, `BadDigest`, and those of the files.
-    pub(crate) fn publish(self) -> S3Result<S3Response<UploadPartOutput>> {
+    pub(crate) fn publish(mut self) -> S3Result<S3Response<UploadPartOutput>> {
         if self.length.is_some_and(|length| length != self.written) {
             return Err(refused(S3ErrorCode::IncompleteBody, "fewer bytes came than were announced"));
         }
@@ -276,7 +277,7 @@ pub(crate) fn copy_part(
         if_modified_since: input.copy_source_if_modified_since,
         if_unmodified_since: input.copy_source_if_unmodified_since,
     };
-    let ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let mut ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     let source = open_source(session, &input.copy_source, &conditions)?;
     let range = match input.copy_source_range.as_deref() {
         None => 0..source.reader.size(),
@@ -319,13 +320,12 @@ pub(crate) fn abort(
     session: &Session,
     input: &AbortMultipartUploadInput,
 ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-    let mut ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let ongoing = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     match ongoing.upload.abandon() {
         // Its parts went with their week.
         Err(error) if error.code != Code::NotOpen => return Err(s3_error(error)),
         _ => ongoing.state.forget(),
     }
-    ongoing.parents.give_up();
     Ok(S3Response::new(AbortMultipartUploadOutput::default()))
 }
 
@@ -422,7 +422,8 @@ pub(crate) fn complete(
     session: &Session,
     mut input: CompleteMultipartUploadInput,
 ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-    let Ongoing { state, upload, .. } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
+    let Ongoing { state, upload, mut parents } =
+        Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
     let named = input.multipart_upload.take().and_then(|all| all.parts).unwrap_or_default();
     let parts = named_parts(&state, &upload, &named)?;
     let (etag, checksum) = (etag_of(&parts), checksum_of(&state.head, &parts)?);
@@ -437,6 +438,7 @@ pub(crate) fn complete(
     let numbers: Vec<u32> = parts.iter().map(|part| part.number).collect();
     let attributes = facts.attributes(&state.head.tags);
     let _: Item = upload.complete_with(&numbers, condition, Some(mtime), attributes).map_err(over)?;
+    parents.keep();
     state.forget();
     expect_kept(&files, &path, &facts, &state.head.tags)?;
     let kind = if state.head.is_full { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
@@ -457,8 +459,15 @@ pub(crate) fn complete(
 
 /// Answers ListParts.
 pub(crate) fn list_parts(session: &Session, input: ListPartsInput) -> S3Result<S3Response<ListPartsOutput>> {
-    let Ongoing { state, upload, .. } = Ongoing::find(session, &input.bucket, &input.key, &input.upload_id)?;
-    upload.parts().map_err(over)?;
+    let owner_name = session.access.principal.to_string();
+    let state =
+        UploadState::find(&folder(session), &input.upload_id, &owner_name, &input.bucket, &input.key)?;
+    let (files, path) = session.files(&input.bucket, &Key::parse(&input.key)?, Need::Write)?;
+    match files.upload(&path, state.head.upload).and_then(|upload| upload.parts()) {
+        // The directory of the key went with the last key in it; parts lie elsewhere.
+        Err(error) if error.code == Code::PathNotFound => {}
+        kept => drop(kept.map_err(over)?),
+    }
     let most = input.max_parts.unwrap_or(MAX_LISTED).clamp(0, MAX_LISTED);
     let after = input.part_number_marker.unwrap_or(0);
     let part = |part: &UploadedPart| {
