@@ -15,7 +15,7 @@ use s3s::{S3ErrorCode, S3Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{DirEntry, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +24,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const ID_BYTES: usize = 32;
 /// Parts are kept for a week after the last one came; their state a day longer.
 const KEPT_FOR: Duration = Duration::from_secs(8 * 86400);
+/// Most states that a request removes.
+const MOST_SWEPT: usize = 16;
 /// Largest state that is read: 10,000 parts that came five times each.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -74,13 +76,13 @@ pub(crate) struct UploadState {
 }
 
 impl UploadState {
-    /// Stores a new upload; gives its id, and what was stored of those that are over since long.
+    /// Stores a new upload; gives its id, and what was stored of those of the owner that are over since long.
     ///
     /// # Errors
     /// Those of the file.
     pub(crate) fn begin(folder: &Path, head: &UploadHead) -> S3Result<(String, Vec<UploadHead>)> {
         make_private_dir(folder).map_err(s3_error)?;
-        let forgotten = sweep(folder);
+        let forgotten = sweep(folder, &head.owner);
         let id = hex(&random_bytes::<16>().map_err(s3_error)?);
         let path = folder.join(&id);
         let mut options = OpenOptions::new();
@@ -169,17 +171,34 @@ fn read(path: &Path) -> Option<UploadState> {
     (head.version == 1).then(|| UploadState { path: path.to_owned(), head, parts })
 }
 
-/// Removes the states of uploads whose parts are gone.
-fn sweep(folder: &Path) -> Vec<UploadHead> {
+/// Reads the first line of a state.
+fn read_head(path: &Path) -> Option<UploadHead> {
+    let lines = BufReader::new(File::open(path).ok()?.take(MAX_BYTES)).lines();
+    let head = lines.map_while(Result::ok).find(|line| !line.is_empty())?;
+    serde_json::from_str(&head).ok().filter(|head: &UploadHead| head.version == 1)
+}
+
+/// Removes the states of uploads whose parts are gone, a few at a time; gives those of the owner, whose account may remove their
+/// folders. Those of others stay as long again, for requests of theirs.
+fn sweep(folder: &Path, owner: &str) -> Vec<UploadHead> {
     let Ok(names) = std::fs::read_dir(folder) else { return Vec::new() };
-    let is_over = |name: &DirEntry| {
+    let age = |name: &DirEntry| {
         let age = name.metadata().and_then(|found| found.modified()).ok()?.elapsed().ok()?;
-        Some(age > KEPT_FOR)
+        (age > KEPT_FOR).then_some(age)
     };
     let mut forgotten = Vec::new();
-    for name in names.flatten().filter(|name| is_over(name).unwrap_or_default()) {
-        forgotten.extend(read(&name.path()).map(|state| state.head));
+    let mut left = MOST_SWEPT;
+    for (name, age) in names.flatten().filter_map(|name| age(&name).map(|age| (name, age))) {
+        if left == 0 {
+            break;
+        }
+        match read_head(&name.path()) {
+            Some(head) if head.owner == owner => forgotten.push(head),
+            Some(_) if age <= KEPT_FOR * 2 => continue,
+            _ => {}
+        }
         let _ = std::fs::remove_file(name.path());
+        left -= 1;
     }
     forgotten
 }
@@ -237,11 +256,20 @@ mod tests {
         let long_ago = SystemTime::now() - KEPT_FOR - Duration::from_secs(60);
         File::options().append(true).open(&again.path).unwrap().set_modified(long_ago).unwrap();
         let other = UploadHead { key: "other".into(), ..head.clone() };
+        let bobs = UploadHead { owner: "bob@kek".into(), ..other.clone() };
+        assert!(UploadState::begin(dir.path(), &bobs).unwrap().1.is_empty());
+        assert!(again.path.exists());
         let (id_of_other, forgotten) = UploadState::begin(dir.path(), &other).unwrap();
         assert_eq!(forgotten, [head]);
         assert!(find("alice@kek", "a/b").is_err());
         let other = UploadState::find(dir.path(), &id_of_other, "alice@kek", "data", "other").unwrap();
         other.forget();
+        let (id_of_alice, _) = UploadState::begin(dir.path(), &head).unwrap();
+        let of_alice = dir.path().join(id_of_alice);
+        let longer_ago = SystemTime::now() - KEPT_FOR * 2 - Duration::from_secs(60);
+        File::options().append(true).open(&of_alice).unwrap().set_modified(longer_ago).unwrap();
+        assert!(UploadState::begin(dir.path(), &bobs).unwrap().1.is_empty());
+        assert!(!of_alice.exists());
         assert!(UploadState::all(dir.path(), "alice@kek", "data").unwrap().is_empty());
     }
 }
