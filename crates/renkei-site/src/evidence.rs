@@ -162,8 +162,9 @@ impl Evidence {
                 Ok(EvidenceFacts { gets_certificate: false, holder, ..facts })
             }
             Evidence::Kerberos(ticket) => {
-                // Its holder gets new tickets at will, so all of the principal have one number.
-                let number = number_of(format!("krb:{}", ticket.principal).as_bytes());
+                // Its holder gets new tickets at will, and with some KDCs in any case of the name, so all of the principal
+                // have one number.
+                let number = number_of(format!("krb:{}", ticket.principal.to_lowercase()).as_bytes());
                 let facts = EvidenceFacts::of_hours("kerberos", number, Some(ticket.end));
                 Ok(facts.held_by(Some(ticket.principal.clone())))
             }
@@ -250,6 +251,16 @@ mod tests {
         let nobody = site.authenticate(Evidence::Uid(4_000_000_000)).map(drop).unwrap_err();
         assert_eq!(nobody.code, Code::AccountUnknown);
         assert!(site.authenticate(Evidence::Chain(Arc::new([]))).is_err());
+    }
+
+    #[test]
+    fn the_tickets_of_a_principal_have_one_number_in_any_case() {
+        let number = |principal: &str| {
+            let ticket = Ticket { principal: principal.into(), end: SystemTime::now() };
+            Evidence::Kerberos(Arc::new(ticket)).facts().unwrap().number
+        };
+        assert_eq!(number("eve@AD.EXAMPLE"), number("EVE@AD.EXAMPLE"));
+        assert_ne!(number("eve@AD.EXAMPLE"), number("eva@AD.EXAMPLE"));
     }
 
     #[test]

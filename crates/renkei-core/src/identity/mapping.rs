@@ -227,15 +227,36 @@ impl Mapping {
         rule.map(|rule| rule.apply(dn)).or_else(|| files.iter().find_map(|file| file.verdict(dn, fqans)))
     }
 
-    /// The rule for the holder of a Kerberos ticket: one for the principal before one for the users of its realm.
+    /// The rule for the holder of a Kerberos ticket: one that denies the principal, else one for the principal, else one
+    /// for the users of its realm.
+    ///
+    /// The KDC of an Active Directory knows names without case and puts the one that the client wrote into the ticket.
+    /// Rules that deny therefore match without case, all others with it. An account `*` is for names without upper-case
+    /// letters, so a user has one account there.
     pub fn of_kerberos(&self, principal: &str) -> Option<Verdict> {
         let (own, own_realm) = principal.rsplit_once('@')?;
+        let is_denied = |rule: &&Rule, wanted: Option<&str>| match &rule.pattern {
+            Pattern::Kerberos { realm, name } => {
+                let is_name = match (name, wanted) {
+                    (Some(name), Some(wanted)) => name.eq_ignore_ascii_case(wanted),
+                    (name, wanted) => name.is_none() && wanted.is_none(),
+                };
+                is_name && rule.account == AccountRule::Nobody && realm.eq_ignore_ascii_case(own_realm)
+            }
+            _ => false,
+        };
+        let denial = |wanted| self.rules.iter().find(|rule| is_denied(rule, wanted));
         let is = |pattern: &Pattern, wanted: Option<&str>| match pattern {
             Pattern::Kerberos { realm, name } => realm == own_realm && name.as_deref() == wanted,
             _ => false,
         };
-        let of_realm = || self.first(&|pattern| is(pattern, None)).filter(|_| is_user_name(own));
-        self.first(&|pattern| is(pattern, Some(own))).or_else(of_realm).map(|rule| rule.apply(own))
+        let has_capital = own.bytes().any(|byte| byte.is_ascii_uppercase());
+        let is_for_all =
+            |rule: &&Rule| is_user_name(own) && !(rule.account == AccountRule::SameName && has_capital);
+        let of_realm =
+            || denial(None).or_else(|| self.first(&|pattern| is(pattern, None))).filter(is_for_all);
+        let named = denial(Some(own)).or_else(|| self.first(&|pattern| is(pattern, Some(own))));
+        named.or_else(of_realm).map(|rule| rule.apply(own))
     }
 
     fn best_rule(&self, site: &SiteName, name: &str) -> Option<&Rule> {
@@ -530,6 +551,24 @@ mod tests {
         let expected =
             "alice@kek al\nal@osaka !\nerin@osaka al\n*@riken al\ndan@riken !\n*@titech *\nal@titech !\n";
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn denials_of_kerberos_principals_match_without_case() {
+        let table = "krb:*@AD.EXAMPLE *\nkrb:eve@AD.EXAMPLE !\nkrb:EVE@AD.EXAMPLE eve\nkrb:*@NII.JP guest\n";
+        let mapping =
+            Mapping::parse(&format!("{table}krb:*@Closed.Example !\nkrb:Taro@AD.EXAMPLE yamada\n")).unwrap();
+        let verdict = |principal: &str| mapping.of_kerberos(principal);
+        let account = |principal: &str| verdict(principal).and_then(|verdict| verdict.account);
+        for denied in ["eve@AD.EXAMPLE", "EVE@AD.EXAMPLE", "Eve@ad.example", "a@CLOSED.EXAMPLE"] {
+            let why = verdict(denied).map(|verdict| verdict.why);
+            assert!(matches!(why, Some(Why::ShutOut { .. })), "{denied}: {why:?}");
+        }
+        assert_eq!(account("hana@AD.EXAMPLE").as_deref(), Some("hana"));
+        assert_eq!(verdict("Hana@AD.EXAMPLE"), None, "one name for an account of the same name");
+        assert_eq!(account("Hana@NII.JP").as_deref(), Some("guest"));
+        assert_eq!(account("Taro@AD.EXAMPLE").as_deref(), Some("yamada"));
+        assert_eq!(account("hana@ad.example"), None, "other rules match with case");
     }
 
     #[test]
