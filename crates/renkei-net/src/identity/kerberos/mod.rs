@@ -31,12 +31,19 @@ const OPEN_TO_ALL: u32 = 0o006;
 #[derive(Debug)]
 pub struct Service {
     config: Kerberos,
-    stamp: Stamp,
+    stamp: Option<Stamp>,
     trouble: Option<Error>,
 }
 
 /// The state of a keytab, to detect changes.
-type Stamp = Option<(i64, i64, u64, u64)>;
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    /// Seconds and nanoseconds: of the content, and of the content, owner and mode.
+    modified: (i64, i64),
+    changed: (i64, i64),
+    size: u64,
+    inode: u64,
+}
 
 /// What a client proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +68,10 @@ pub enum Step {
 impl Service {
     /// Looks at the keytab of a configuration.
     pub fn load(config: &Kerberos) -> Self {
+        // First, so that a change while it is read is noticed.
+        let stamp = stamp(&config.keytab);
         let trouble = usable(&config.keytab).err();
-        Service { config: config.clone(), stamp: stamp(&config.keytab), trouble }
+        Service { config: config.clone(), stamp, trouble }
     }
 
     /// Whether the keytab, or the configuration, is another one by now.
@@ -137,14 +146,19 @@ fn usable(keytab: &Path) -> Result<(), Error> {
     if keytab.as_os_str().is_empty() {
         return Err(off(keytab, "`kerberos.keytab` is empty"));
     }
-    let file = std::fs::File::open(keytab).and_then(|file| file.metadata());
-    let mode = file.map_err(|error| off(keytab, error))?.mode();
+    // To open a pipe would wait for its writer.
+    let file = std::fs::metadata(keytab).map_err(|error| off(keytab, error))?;
+    if !file.is_file() {
+        return Err(off(keytab, "it is not a file"));
+    }
+    let mode = file.mode();
     if mode & OPEN_TO_ALL != 0 {
         return Err(off(
             keytab,
             format!("every account of this machine has its keys (mode {:o})", mode & 0o777),
         ));
     }
+    std::fs::File::open(keytab).map_err(|error| off(keytab, error))?;
     keys(keytab).map(drop)
 }
 
@@ -157,9 +171,14 @@ fn off(keytab: &Path, cause: impl std::fmt::Display) -> Error {
     Error::new(Code::KerberosOff, OP, keytab.display(), cause)
 }
 
-fn stamp(keytab: &Path) -> Stamp {
+fn stamp(keytab: &Path) -> Option<Stamp> {
     let file = std::fs::metadata(keytab).ok()?;
-    Some((file.mtime(), file.mtime_nsec(), file.len(), file.ino()))
+    Some(Stamp {
+        modified: (file.mtime(), file.mtime_nsec()),
+        changed: (file.ctime(), file.ctime_nsec()),
+        size: file.len(),
+        inode: file.ino(),
+    })
 }
 
 /// The code of a refused token. Mechanisms below SPNEGO have their minor statuses renumbered, so the messages tell: those of
@@ -232,14 +251,19 @@ mod tests {
         };
         assert!(trouble(Path::new("")).contains("is empty"));
         assert!(trouble(&keytab).contains("No such file"));
+        assert!(trouble(dir.path()).contains("not a file"));
         write(&keytab, "no keytab").unwrap();
         set_permissions(&keytab, Permissions::from_mode(0o644)).unwrap();
         assert!(trouble(&keytab).contains("mode 644"));
         let service = Service::load(&Kerberos { keytab: keytab.clone() });
         assert!(!service.is_stale(&Kerberos { keytab: keytab.clone() }));
         set_permissions(&keytab, Permissions::from_mode(0o600)).unwrap();
+        assert!(service.is_stale(&Kerberos { keytab: keytab.clone() }), "a repaired mode");
         assert!(!trouble(&keytab).is_empty());
         assert!(service.is_stale(&Kerberos::default()));
+        let service = Service::load(&Kerberos { keytab: keytab.clone() });
+        set_permissions(&keytab, Permissions::from_mode(0o644)).unwrap();
+        assert!(service.is_stale(&Kerberos { keytab }), "a loosened mode");
     }
 
     #[test]
