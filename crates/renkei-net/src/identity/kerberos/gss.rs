@@ -165,7 +165,7 @@ unsafe impl Send for Credential {}
 impl Credential {
     /// The keys of a service in a keytab, for any host that it has keys for; Kerberos is the only mechanism.
     pub(super) fn of_service(service: &str, keytab: &CStr) -> Result<Self, Failure> {
-        let gss = gssapi().map_err(Failure::absent)?;
+        let gss = gssapi().map_err(|cause| Failure::absent(&cause))?;
         let name = Name::service(gss, service)?;
         let mut keytab = KeyValue { key: c"keytab".as_ptr(), value: keytab.as_ptr() };
         let store = KeyValueSet { count: 1, elements: &mut keytab };
@@ -181,7 +181,7 @@ impl Credential {
 
     /// The tickets of the user, from the default cache.
     pub(super) fn of_user() -> Result<Self, Failure> {
-        let gss = gssapi().map_err(Failure::absent)?;
+        let gss = gssapi().map_err(|cause| Failure::absent(&cause))?;
         Self::acquire(gss, null_mut(), &mut [oid(KRB5)], INITIATE, null())
     }
 
@@ -344,7 +344,7 @@ fn is_krb5(mechanism: *const Oid) -> bool {
 /// The first token for a service at a host, by the tickets of the user. The reply of the service, which would prove it, is
 /// not asked for.
 pub(super) fn initiate(service: &str) -> Result<Vec<u8>, Failure> {
-    let gss = gssapi().map_err(Failure::absent)?;
+    let gss = gssapi().map_err(|cause| Failure::absent(&cause))?;
     let (name, mut context) = (Name::service(gss, service)?, Context::new(gss));
     let (mut token, mut minor) = (Owned::new(gss), 0);
     // SAFETY: all pointers are valid for the call; null stands for the default credential, no channel bindings, no token

@@ -1,7 +1,7 @@
 //! The functions of MIT Kerberos' GSSAPI library (RFC 2744 and its extensions), found when they are first needed.
 //!
-//! Nothing is linked: the binary starts without the library, and says then why there is no Kerberos. It is never
-//! unloaded, so its functions stay valid.
+//! Nothing is linked: the binary starts without the library, and says then why there is no Kerberos. Once all
+//! functions are found it is never unloaded, so they stay valid.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -58,15 +58,17 @@ macro_rules! functions {
         impl Gssapi {
             fn load() -> Result<Self, libloading::Error> {
                 // SAFETY: the initialisers of this library have no preconditions.
-                let library = Box::leak(Box::new(unsafe { Library::new(NAME) }?));
-                Ok(Gssapi {
+                let library = unsafe { Library::new(NAME) }?;
+                let found = Gssapi {
                     $($name: {
                         let name = concat!(stringify!($name), "\0").as_bytes();
                         // SAFETY: the type is that of the function's declaration in gssapi.h, gssapi_ext.h or
                         // gssapi_krb5.h of the interface version that the library's name stands for.
                         *unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> u32>(name) }?
                     },)*
-                })
+                };
+                std::mem::forget(library);
+                Ok(found)
             }
         }
     };
@@ -97,9 +99,12 @@ functions! {
     gss_krb5_free_lucid_sec_context(*mut u32, *mut c_void);
 }
 
-/// The functions, or the reason why they are not there.
-pub(super) fn gssapi() -> Result<&'static Gssapi, &'static str> {
-    static LOADED: OnceLock<Result<Gssapi, String>> = OnceLock::new();
-    let loaded = LOADED.get_or_init(|| Gssapi::load().map_err(|error| error.to_string()));
-    loaded.as_ref().map_err(String::as_str)
+/// The functions, or the reason why they are not there. A library that is not found is looked for again by the next call.
+pub(super) fn gssapi() -> Result<&'static Gssapi, String> {
+    static LOADED: OnceLock<Gssapi> = OnceLock::new();
+    if let Some(loaded) = LOADED.get() {
+        return Ok(loaded);
+    }
+    let loaded = Gssapi::load().map_err(|error| error.to_string())?;
+    Ok(LOADED.get_or_init(|| loaded))
 }

@@ -74,9 +74,11 @@ impl Service {
         Service { config: config.clone(), stamp, trouble }
     }
 
-    /// Whether the keytab, or the configuration, is another one by now.
+    /// Whether the keytab, or the configuration, is another one by now, or what is wrong with it: a library may have been
+    /// installed, or krb5.conf mended.
     pub fn is_stale(&self, config: &Kerberos) -> bool {
-        self.config != *config || self.stamp != stamp(&config.keytab)
+        let differs = || self.trouble.is_some() && usable(&config.keytab).err() != self.trouble;
+        self.config != *config || self.stamp != stamp(&config.keytab) || differs()
     }
 
     /// Why tickets are not accepted.
