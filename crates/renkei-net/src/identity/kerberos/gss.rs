@@ -142,8 +142,14 @@ impl Name {
         // SAFETY: the handle is a name of the library; the kind of the name is not asked for.
         let major =
             unsafe { (self.gss.gss_display_name)(&mut minor, self.handle, &mut text.buffer, null_mut()) };
-        check(self.gss, major, minor).map(|()| text.to_text())
+        check(self.gss, major, minor)?;
+        principal_text(text.to_vec())
     }
+}
+
+/// The text of a principal. One that is not UTF-8 is refused: with replacements, different ones would have the same text.
+fn principal_text(bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|_| Failure::absent("the name of the principal is not UTF-8"))
 }
 
 impl Drop for Name {
@@ -373,4 +379,15 @@ pub(super) fn initiate(service: &str) -> Result<Vec<u8>, Failure> {
 pub(super) fn keytab_name(path: &std::path::Path) -> Option<CString> {
     use std::os::unix::ffi::OsStrExt;
     CString::new([b"FILE:", path.as_os_str().as_bytes()].concat()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_principal_that_is_not_utf_8_is_refused() {
+        assert_eq!(principal_text("tarō@KEK.JP".into()).unwrap(), "tarō@KEK.JP");
+        assert!(principal_text(b"tar\xf4@KEK.JP".to_vec()).unwrap_err().text.contains("UTF-8"));
+    }
 }
