@@ -24,10 +24,16 @@ use renkei_net::identity::kerberos::Step;
 use renkei_site::Site;
 use renkei_site::evidence::Evidence;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 /// Told to clients that would take a connection as authenticated (MS-N2HT).
 const PERSISTENT: HeaderName = HeaderName::from_static("persistent-auth");
 const SCHEME: &str = "Negotiate";
+/// Largest text of a token that is decoded: of 64 KiB.
+const MAX_TOKEN_TEXT: usize = (64usize << 10).div_ceil(3) * 4;
+/// How many tokens are judged at a time: the threads for blocking work are of the files too.
+const MAX_JUDGED: usize = 8;
+static JUDGED: Semaphore = Semaphore::const_new(MAX_JUDGED);
 
 /// Authenticates a request that has a token of Kerberos, and offers the scheme to one that has nothing.
 pub(crate) async fn authenticate(
@@ -63,17 +69,20 @@ pub(crate) async fn authenticate(
     }
 }
 
-/// The token of a request, decoded or not to be read.
-fn shown(headers: &HeaderMap) -> Option<Option<Vec<u8>>> {
+/// The token of a request, decoded, or why it is not.
+fn shown(headers: &HeaderMap) -> Option<Result<Vec<u8>, &'static str>> {
     let (scheme, value) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case(SCHEME).then(|| BASE64_STANDARD.decode(value.trim()).ok())
+    scheme.eq_ignore_ascii_case(SCHEME).then(|| match value.trim() {
+        value if value.len() > MAX_TOKEN_TEXT => Err("it is longer than 64 KiB"),
+        value => BASE64_STANDARD.decode(value).map_err(|_| "it is not base64"),
+    })
 }
 
 async fn accept(
     site: &Arc<Site>,
     client: &Client,
     head: &Parts,
-    token: Option<Vec<u8>>,
+    token: Result<Vec<u8>, &'static str>,
 ) -> Result<Step, Error> {
     let refused = |code, cause: &str| Err(Error::new(code, "authenticate with Kerberos", "token", cause));
     // Browsers have tickets without being asked, as they have cookies.
@@ -81,9 +90,15 @@ async fn accept(
     if !is_look && !is_from_here(&head.uri, &head.headers) {
         return refused(Code::NotAllowed, "a page of another server made the request");
     }
-    let Some(token) = token else { return refused(Code::TicketInvalid, "it is not base64") };
+    let token = match token {
+        Ok(token) => token,
+        Err(cause) => return refused(Code::TicketInvalid, cause),
+    };
     let (service, begun) = (site.last_snapshot().kerberos.clone(), client.negotiation.take());
+    let place = JUDGED.acquire().await.expect("the semaphore is never closed");
     let accepted = client.activity.run(move || {
+        // Until the work ends, also if the client is gone before.
+        let _place = place;
         let pending = begun.map_or_else(|| service.begin(), Ok)?;
         pending.accept(&token)
     });
@@ -132,9 +147,13 @@ mod tests {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_str(value).unwrap())]);
             shown(&headers)
         };
-        assert_eq!(read("Negotiate aGk="), Some(Some(b"hi".to_vec())));
-        assert_eq!(read("negotiate  aGk= "), Some(Some(b"hi".to_vec())));
-        assert_eq!(read("Negotiate *"), Some(None));
+        assert_eq!(read("Negotiate aGk="), Some(Ok(b"hi".to_vec())));
+        assert_eq!(read("negotiate  aGk= "), Some(Ok(b"hi".to_vec())));
+        assert_eq!(read("Negotiate *"), Some(Err("it is not base64")));
+        let long = BASE64_STANDARD.encode(vec![0; (64 << 10) + 3]);
+        assert_eq!(read(&format!("Negotiate {long}")), Some(Err("it is longer than 64 KiB")));
+        let longest = BASE64_STANDARD.encode(vec![0; 64 << 10]);
+        assert!(read(&format!("Negotiate {longest}")).unwrap().is_ok());
         assert_eq!((read("Bearer aGk="), read("Negotiate")), (None, None));
     }
 }

@@ -175,14 +175,22 @@ impl Credential {
         let name = Name::service(gss, service)?;
         let mut keytab = KeyValue { key: c"keytab".as_ptr(), value: keytab.as_ptr() };
         let store = KeyValueSet { count: 1, elements: &mut keytab };
-        // First alone: of both, the library would not say what is wrong with the keytab.
-        Self::acquire(gss, name.handle, &mut [oid(KRB5)], ACCEPT, &store)?;
-        let acquired = Self::acquire(gss, name.handle, &mut [oid(SPNEGO), oid(KRB5)], ACCEPT, &store)?;
+        let both = Self::acquire(gss, name.handle, &mut [oid(SPNEGO), oid(KRB5)], ACCEPT, &store);
+        let acquired = both.map_err(|failure| {
+            // Of both, the library does not say what is wrong with the keytab.
+            let alone = Self::acquire(gss, name.handle, &mut [oid(KRB5)], ACCEPT, &store);
+            alone.err().unwrap_or(failure)
+        })?;
+        acquired.with_kerberos_alone()
+    }
+
+    /// Lets SPNEGO negotiate no other mechanism.
+    fn with_kerberos_alone(self) -> Result<Self, Failure> {
         let mut krb5 = oid(KRB5);
         let (only, mut minor) = (OidSet { count: 1, elements: &mut krb5 }, 0);
         // SAFETY: the handle is a credential of the library, the set is copied.
-        let major = unsafe { (gss.gss_set_neg_mechs)(&mut minor, acquired.handle, &only) };
-        check(gss, major, minor).map(|()| acquired)
+        let major = unsafe { (self.gss.gss_set_neg_mechs)(&mut minor, self.handle, &only) };
+        check(self.gss, major, minor).map(|()| self)
     }
 
     /// The tickets of the user, from the default cache.
