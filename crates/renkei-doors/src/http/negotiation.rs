@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Negotiation(Arc<Mutex<Option<Pending>>>);
 
 impl Negotiation {
-    /// Takes it, to go on with it.
+    /// Takes it, to go on with it or to end it.
     pub(crate) fn take(&self) -> Option<Pending> {
         self.0.lock().expect("no thread panics while it holds the lock: a panic aborts").take()
     }

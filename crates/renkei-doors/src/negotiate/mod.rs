@@ -20,7 +20,7 @@ use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use renkei_core::error::{Code, Error};
-use renkei_net::identity::kerberos::Step;
+use renkei_net::identity::kerberos::{Pending, Service, Step};
 use renkei_site::Site;
 use renkei_site::evidence::Evidence;
 use std::sync::Arc;
@@ -43,10 +43,12 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     let (mut head, body) = request.into_parts();
+    // What is not gone on with by this request ends.
+    let begun = client.negotiation.take();
     let Some(token) = shown(&head.headers) else {
         return offer(&site, next.run(Request::from_parts(head, body)).await);
     };
-    match accept(&site, &client, &head, token).await {
+    match accept(&site, &client, &head, token, begun).await {
         Ok(Step::Done(ticket, reply)) => {
             head.extensions.insert(Negotiated(Evidence::Kerberos(Arc::new(ticket))));
             finish(next.run(Request::from_parts(head, body)).await, &reply)
@@ -83,6 +85,7 @@ async fn accept(
     client: &Client,
     head: &Parts,
     token: Result<Vec<u8>, &'static str>,
+    begun: Option<Pending>,
 ) -> Result<Step, Error> {
     let refused = |code, cause: &str| Err(Error::new(code, "authenticate with Kerberos", "token", cause));
     // Browsers have tickets without being asked, as they have cookies.
@@ -94,13 +97,12 @@ async fn accept(
         Ok(token) => token,
         Err(cause) => return refused(Code::TicketInvalid, cause),
     };
-    let (service, begun) = (site.last_snapshot().kerberos.clone(), client.negotiation.take());
+    let service = site.last_snapshot().kerberos.clone();
     let place = JUDGED.acquire().await.expect("the semaphore is never closed");
     let accepted = client.activity.run(move || {
         // Until the work ends, also if the client is gone before.
         let _place = place;
-        let pending = begun.map_or_else(|| service.begin(), Ok)?;
-        pending.accept(&token)
+        judge(&service, begun, &token)
     });
     match accepted.await? {
         Step::More(..) if head.version != Version::HTTP_11 => refused(
@@ -109,6 +111,15 @@ async fn accept(
         ),
         step => Ok(step),
     }
+}
+
+/// Takes a token as the next of what the connection has begun, else as a first one: a client may begin anew.
+fn judge(service: &Service, begun: Option<Pending>, token: &[u8]) -> Result<Step, Error> {
+    let Some(begun) = begun else { return service.begin()?.accept(token) };
+    begun.accept(token).or_else(|refused| {
+        let anew = service.begin()?.accept(token);
+        anew.map_err(|error| if error.code == Code::TicketInvalid { refused } else { error })
+    })
 }
 
 /// The answer to an authenticated request; a refusal is no further leg.
