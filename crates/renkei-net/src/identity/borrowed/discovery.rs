@@ -149,7 +149,7 @@ impl Found {
     pub fn shown(&self) -> Result<Shown, Error> {
         match self.origin.kind.as_str() {
             "token" => Ok(Shown::Token(self.text.clone())),
-            "ticket" => Ok(Shown::Ticket),
+            "ticket" => Ok(Shown::Ticket(self.text.clone())),
             _ => {
                 let bad = |error: &dyn std::fmt::Display| {
                     Error::new(Code::BadCertificate, "read proxy", &self.origin.from, error)

@@ -37,8 +37,8 @@ pub enum Shown {
     Token(String),
     /// A certificate chain with its key: a proxy, or any other that the PoP accepts.
     Chain(Credential),
-    /// The Kerberos ticket of the user, in the cache of this machine.
-    Ticket,
+    /// The Kerberos ticket of a principal, in the cache of this machine.
+    Ticket(String),
 }
 
 /// The PoP that is asked.
@@ -109,7 +109,10 @@ impl Door {
         let tls = config(verifier.clone(), shown)?;
         let authorization = match shown {
             Shown::Token(token) => Some(format!("Bearer {token}")),
-            Shown::Ticket => Some(format!("Negotiate {}", BASE64_STANDARD.encode(token_for(&address.host)?))),
+            Shown::Ticket(principal) => {
+                let token = token_for(&address.host, principal)?;
+                Some(format!("Negotiate {}", BASE64_STANDARD.encode(token)))
+            }
             Shown::Chain(_) => None,
         };
         let mut headers = vec![("content-type", "application/json")];
@@ -157,7 +160,7 @@ fn config(verifier: Arc<ServerVerifier<Judge>>, shown: &Shown) -> Result<Arc<Cli
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match shown {
-        Shown::Token(_) | Shown::Ticket => builder.with_no_client_auth(),
+        Shown::Token(_) | Shown::Ticket(_) => builder.with_no_client_auth(),
         Shown::Chain(credential) => builder.with_client_cert_resolver(Arc::new(Presented::new(credential)?)),
     };
     // Clients that offer HTTP/2 are not asked for a certificate.

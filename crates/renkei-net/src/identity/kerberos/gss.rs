@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const SPNEGO: &[u8] = b"\x2b\x06\x01\x05\x05\x02";
 /// 1.2.840.113554.1.2.2 (RFC 4121).
 const KRB5: &[u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02";
+/// GSS_KRB5_NT_PRINCIPAL_NAME: 1.2.840.113554.1.2.2.1 (RFC 1964, 2.1.1).
+const PRINCIPAL_NAME: &[u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02\x01";
 /// GSS_C_NT_HOSTBASED_SERVICE: 1.2.840.113554.1.2.1.4 (RFC 2743, 4.1).
 const HOSTBASED_SERVICE: &[u8] = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04";
 
@@ -127,13 +129,21 @@ impl Name {
         Name { gss, handle: null_mut() }
     }
 
-    /// A service, at a host (`HTTP@pop.kek.jp`) or at any (`HTTP`).
+    /// A service (`HTTP`) at any host.
     fn service(gss: &'static Gssapi, text: &str) -> Result<Self, Failure> {
+        Self::import(gss, text, HOSTBASED_SERVICE)
+    }
+
+    /// A principal as it is written. An empty realm (`HTTP/pop.kek.jp@`) is for the KDC to find.
+    fn principal(gss: &'static Gssapi, text: &str) -> Result<Self, Failure> {
+        Self::import(gss, text, PRINCIPAL_NAME)
+    }
+
+    fn import(gss: &'static Gssapi, text: &str, kind: &'static [u8]) -> Result<Self, Failure> {
         let buffer = Buffer { length: text.len(), value: text.as_ptr().cast_mut().cast() };
         let (mut name, mut minor) = (Name::none(gss), 0);
         // SAFETY: all pointers are valid for the call, and the text is not written to.
-        let major =
-            unsafe { (gss.gss_import_name)(&mut minor, &buffer, &oid(HOSTBASED_SERVICE), &mut name.handle) };
+        let major = unsafe { (gss.gss_import_name)(&mut minor, &buffer, &oid(kind), &mut name.handle) };
         check(gss, major, minor).map(|()| name)
     }
 
@@ -355,18 +365,22 @@ fn is_krb5(mechanism: *const Oid) -> bool {
     bytes == KRB5
 }
 
-/// The first token for a service at a host, by the tickets of the user. The reply of the service, which would prove it, is
-/// not asked for.
-pub(super) fn initiate(service: &str) -> Result<Vec<u8>, Failure> {
+/// The first token for a service, by the tickets of a principal. The reply of the service, which would prove it, is not asked
+/// for. The service is a principal, not a service at a host, whose name the library would ask the DNS for.
+pub(super) fn initiate(service: &str, principal: &str) -> Result<Vec<u8>, Failure> {
     let gss = gssapi().map_err(|cause| Failure::absent(&cause))?;
-    let (name, mut context) = (Name::service(gss, service)?, Context::new(gss));
+    // Of several caches, the library would choose one by the service.
+    let holder = Name::principal(gss, principal)?;
+    let tickets = Credential::acquire(gss, holder.handle, &mut [oid(SPNEGO)], INITIATE, null())?;
+    let tickets = tickets.with_kerberos_alone()?;
+    let (name, mut context) = (Name::principal(gss, service)?, Context::new(gss));
     let (mut token, mut minor) = (Owned::new(gss), 0);
-    // SAFETY: all pointers are valid for the call; null stands for the default credential, no channel bindings, no token
-    // of the service yet, and for what is not asked for.
+    // SAFETY: all pointers are valid for the call; null stands for no channel bindings, no token of the service yet, and
+    // for what is not asked for.
     let major = unsafe {
         (gss.gss_init_sec_context)(
             &mut minor,
-            null_mut(),
+            tickets.handle,
             &mut context.handle,
             name.handle,
             &oid(SPNEGO),

@@ -225,13 +225,14 @@ pub fn held(now: SystemTime) -> Result<HeldTicket, Error> {
     }
 }
 
-/// The token with which the user authenticates at an HTTP server, by its name.
+/// The token with which a principal, as [`held`] told it, authenticates at an HTTP server, by its name. The name is that of the
+/// address, and the DNS is not asked for another; the KDC knows the realm of the server.
 ///
 /// # Errors
 /// `NoServiceTicket`.
-pub fn token_for(host: &str) -> Result<Vec<u8>, Error> {
-    let service = format!("{SERVICE}@{host}");
-    gss::initiate(&service)
+pub fn token_for(host: &str, principal: &str) -> Result<Vec<u8>, Error> {
+    let service = format!("{SERVICE}/{}@", host.trim_end_matches('.').to_ascii_lowercase());
+    gss::initiate(&service, principal)
         .map_err(|failure| Error::new(Code::NoServiceTicket, "get Kerberos ticket", &service, failure.text))
 }
 
