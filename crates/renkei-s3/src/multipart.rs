@@ -307,8 +307,8 @@ pub(crate) fn copy_part(
 /// `bytes=FIRST-LAST`, both of which are in the source.
 fn copied_range(text: &str, size: u64) -> S3Result<Range<u64>> {
     let range = text.strip_prefix("bytes=").and_then(|text| text.split_once('-'));
-    let range = range
-        .and_then(|(first, last)| Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?));
+    let range =
+        range.and_then(|(first, last)| Some(first.parse().ok()?..last.parse::<u64>().ok()?.checked_add(1)?));
     match range {
         Some(range) if range.start < range.end && range.end <= size => Ok(range),
         _ => Err(refused(S3ErrorCode::InvalidArgument, "the range is bytes=FIRST-LAST of the source")),
