@@ -3,8 +3,9 @@
 //! A walk begins behind a key with one table of names for each directory on the way there, and reads on where a table has not
 //! all names; it looks at no entry but symbolic links. A page is a walk of its own, so that each sees the present names; tables
 //! of wide directories are remembered as long as these do not change (`renkei_store::names`). A directory without anything in
-//! it is a key of its own, `name/`, unless it was made on the way to a key (`implied`). Symbolic links are the files that they lead to; links to directories, special files and
-//! names that are not UTF-8 are no keys. A directory that the account may not read is passed over.
+//! it is a key of its own, `name/`, unless it was made on the way to a key (`implied`). Symbolic links are the files that they
+//! lead to; links to directories, special files and names that are not UTF-8 are no keys. A directory that the account may not
+//! read is passed over.
 
 use crate::implied::is_implied;
 use renkei_core::entry::EntryKind;
