@@ -6,7 +6,7 @@
 use axum::body::Body;
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use renkei_core::queue::webhook::Address;
@@ -52,7 +52,8 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Posts a body with headers, to a server that is asked for its certificate under `name`; the answer has at most `limit`
+/// Posts a body with headers, to a server that is asked for its certificate under `name`. The value of the header
+/// Authorization is made after the server has proved to have that name. The answer has at most `limit`
 /// bytes.
 ///
 /// # Errors
@@ -61,16 +62,23 @@ pub fn post_for_answer(
     address: &Address,
     name: &ServerName<'static>,
     headers: &[(&str, &str)],
+    authorization: &dyn Fn() -> Result<Option<String>, String>,
     body: String,
     tls: &Arc<ClientConfig>,
     limit: usize,
 ) -> Result<Answer, String> {
+    let authorize = |mut request: Request<Body>| -> Result<Request<Body>, Failure> {
+        if let Some(value) = authorization()? {
+            request.headers_mut().insert(AUTHORIZATION, value.try_into()?);
+        }
+        Ok(request)
+    };
     let request =
         Request::post(&address.path).header(HOST, address.authority()).header(USER_AGENT, super::SOFTWARE);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let request = request.body(Body::from(body)).map_err(|error| error.to_string())?;
     within_time(async {
-        let asked = ask_named(address, name.clone(), request, tls).await;
+        let asked = ask_named(address, name.clone(), request, authorize, tls).await;
         let response = asked.map_err(|error| with_causes(&*error))?;
         let status = response.status().as_u16();
         Ok(Answer { status, body: collect(response.into_body(), limit).await? })
@@ -112,20 +120,22 @@ async fn ask(
     request: Request<Body>,
     tls: &Arc<ClientConfig>,
 ) -> Result<Response<Incoming>, Failure> {
-    ask_named(address, ServerName::try_from(address.host.clone())?, request, tls).await
+    ask_named(address, ServerName::try_from(address.host.clone())?, request, Ok, tls).await
 }
 
 async fn ask_named(
     address: &Address,
     name: ServerName<'static>,
     request: Request<Body>,
+    complete: impl FnOnce(Request<Body>) -> Result<Request<Body>, Failure>,
     tls: &Arc<ClientConfig>,
 ) -> Result<Response<Incoming>, Failure> {
     let sock = TcpStream::connect((address.host.as_str(), address.port)).await?;
     if !address.https {
-        return ask_on(sock, request).await;
+        return ask_on(sock, complete(request)?).await;
     }
-    ask_on(TlsConnector::from(tls.clone()).connect(name, sock).await?, request).await
+    let stream = TlsConnector::from(tls.clone()).connect(name, sock).await?;
+    ask_on(stream, complete(request)?).await
 }
 
 async fn ask_on(

@@ -162,7 +162,8 @@ impl Provider {
         let name = ServerName::try_from(to.host.clone()).map_err(|error| bad(error.to_string()))?;
         let headers = [("content-type", "application/x-www-form-urlencoded"), ("accept", "application/json")];
         let answer =
-            post_for_answer(to, &name, &headers, encoded(form), &web_config()?, MAX_BYTES).map_err(bad)?;
+            post_for_answer(to, &name, &headers, &|| Ok(None), encoded(form), &web_config()?, MAX_BYTES)
+                .map_err(bad)?;
         Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or_default()))
     }
 

@@ -23,6 +23,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -107,22 +108,28 @@ impl Door {
         };
         let verifier = ServerVerifier::new(Judge::new(self.known.clone()));
         let tls = config(verifier.clone(), shown)?;
-        let authorization = match shown {
-            Shown::Token(token) => Some(format!("Bearer {token}")),
-            Shown::Ticket(principal) => {
-                let token = token_for(&address.host, principal)?;
-                Some(format!("Negotiate {}", BASE64_STANDARD.encode(token)))
-            }
-            Shown::Chain(_) => None,
+        let no_ticket = RefCell::new(None);
+        // Called when the server has proved to be the PoP: no ticket is asked for by the word of another.
+        let authorization = || match shown {
+            Shown::Token(token) => Ok(Some(format!("Bearer {token}"))),
+            Shown::Ticket(principal) => match token_for(&address.host, principal) {
+                Ok(token) => Ok(Some(format!("Negotiate {}", BASE64_STANDARD.encode(token)))),
+                Err(error) => {
+                    let cause = error.to_string();
+                    no_ticket.replace(Some(error));
+                    Err(cause)
+                }
+            },
+            Shown::Chain(_) => Ok(None),
         };
-        let mut headers = vec![("content-type", "application/json")];
-        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        let headers = [("content-type", "application/json")];
         let body = json!({ "csr": request }).to_string();
-        match post_for_answer(&address, &name, &headers, body, &tls, MAX_ANSWER_BYTES) {
+        match post_for_answer(&address, &name, &headers, &authorization, body, &tls, MAX_ANSWER_BYTES) {
             Ok(answer) => self.read(&answer),
-            Err(cause) => Err(match verifier.chain.refused() {
-                Some(refused) => Error::new(Code::EndpointNotTrusted, OP, &self.endpoint, refused),
-                None => Error::new(Code::SiteUnreachable, OP, &self.endpoint, cause),
+            Err(cause) => Err(match (verifier.chain.refused(), no_ticket.take()) {
+                (_, Some(error)) => error,
+                (Some(refused), None) => Error::new(Code::EndpointNotTrusted, OP, &self.endpoint, refused),
+                (None, None) => Error::new(Code::SiteUnreachable, OP, &self.endpoint, cause),
             }),
         }
     }
