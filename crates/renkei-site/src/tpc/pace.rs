@@ -13,22 +13,24 @@ pub(super) struct Pace {
     window: Duration,
     bytes: u64,
     waited: Duration,
-    has_begun: bool,
+    /// Whether bytes have come since the last answer.
+    has_bytes: bool,
 }
 
 impl Pace {
     pub(super) fn of(tpc: &Tpc) -> Self {
         let window = Duration::from_secs(tpc.slow_window_s);
-        Pace { least: tpc.min_bytes_per_s, window, bytes: 0, waited: Duration::ZERO, has_begun: false }
+        Pace { least: tpc.min_bytes_per_s, window, bytes: 0, waited: Duration::ZERO, has_bytes: false }
     }
 
-    /// Counts the wait for an answer: the first one may have to come from tape, for which there is a timeout of its own.
+    /// Counts the wait for an answer. A file may have to come from tape, for which there is a timeout of its own: so nothing
+    /// is counted until bytes have come, and of a later wait a quarter of the window at most.
     ///
     /// # Errors
     /// As [`Pace::note`].
     pub(super) fn answered(&mut self, waited: Duration) -> Result<(), Error> {
-        match std::mem::replace(&mut self.has_begun, true) {
-            true => self.note(0, waited),
+        match std::mem::take(&mut self.has_bytes) {
+            true => self.note(0, waited.min(self.window / 4)),
             false => Ok(()),
         }
     }
@@ -38,6 +40,7 @@ impl Pace {
     /// # Errors
     /// `ServerTooSlow` at the end of a window with too few of them.
     pub(super) fn note(&mut self, bytes: u64, waited: Duration) -> Result<(), Error> {
+        self.has_bytes |= bytes > 0;
         self.bytes += bytes;
         self.waited += waited;
         if self.waited < self.window {
@@ -75,9 +78,24 @@ mod tests {
         assert!(error.code == Code::ServerTooSlow && error.cause.contains("10 s"), "{error}");
         // The next window begins.
         pace.note(1000, 10 * second).unwrap();
-        pace.answered(100 * second).unwrap();
-        assert!(pace.answered(10 * second).is_err());
         let mut endless = Pace::of(&Tpc { min_bytes_per_s: 0, ..tpc });
         endless.note(0, 1000 * second).unwrap();
+    }
+
+    #[test]
+    fn answers_may_wait_for_tape() {
+        let mut pace = Pace::of(&Tpc { min_bytes_per_s: 100, slow_window_s: 120, ..Tpc::default() });
+        let second = Duration::from_secs(1);
+        // A refusal, and the content after it.
+        pace.answered(30 * second).unwrap();
+        pace.answered(150 * second).unwrap();
+        pace.note(20_000, second).unwrap();
+        // A resumed one, which is refused once more.
+        pace.answered(150 * second).unwrap();
+        pace.answered(150 * second).unwrap();
+        pace.note(20_000, 100 * second).unwrap();
+        // A server that gives a byte with each answer is slow.
+        let ends = (0..5).find_map(|_| pace.answered(150 * second).and_then(|()| pace.note(1, second)).err());
+        assert_eq!(ends.unwrap().code, Code::ServerTooSlow);
     }
 }

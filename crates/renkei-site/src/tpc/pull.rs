@@ -254,8 +254,6 @@ impl Pull<'_> {
             }
             let pause = pauses.next(random_number());
             self.pause(&error, pause)?;
-            // A server that cuts each connection after a few bytes is slow, too.
-            pace.note(0, pause).map_err(|slow| self.too_slow(slow))?;
         }
     }
 
