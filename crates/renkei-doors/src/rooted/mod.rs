@@ -23,8 +23,10 @@ use std::task::{Context, Poll};
 const PLACES: [&str; 2] = ["destination", "source"];
 /// The beginning of an address in a document.
 const HREF: &str = "<D:href>";
-/// Paths of the PoP itself begin so, beside names of pages.
-const OWN: [&str; 5] = ["/.well-known/", "/gridsite-delegation", "/healthz", "/metrics", "/~"];
+/// Paths of the PoP itself, with all below them.
+const OWN: [&str; 3] = ["/gridsite-delegation", "/healthz", "/metrics"];
+/// Paths of the PoP itself begin so, too.
+const OWN_PREFIXES: [&str; 2] = ["/.well-known/", "/~"];
 
 /// A router that gives requests to another one, with the paths that clients mean.
 pub(crate) fn first(others: Router, client: Client) -> Router {
@@ -34,8 +36,7 @@ pub(crate) fn first(others: Router, client: Client) -> Router {
 async fn answer(State(client): State<Client>, request: Request, others: Next) -> Response {
     let (mut head, body) = request.into_parts();
     let root = shown_token(&client, &head).and_then(|token| token.root());
-    let is_own = OWN.iter().any(|own| head.uri.path().starts_with(own));
-    let Some(root) = root.filter(|_| !is_own) else {
+    let Some(root) = root.filter(|_| !is_own(head.uri.path())) else {
         return others.run(Request::from_parts(head, body)).await;
     };
     let root = address(&root, false);
@@ -43,6 +44,13 @@ async fn answer(State(client): State<Client>, request: Request, others: Next) ->
         Ok(()) => shortened(others.run(Request::from_parts(head, body)).await, &root),
         Err(error) => problem(&error),
     }
+}
+
+/// Whether a path is one of the PoP itself; a storage may have a name that begins as one of those.
+fn is_own(path: &str) -> bool {
+    let is_end = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    OWN.iter().any(|own| path.strip_prefix(own).is_some_and(is_end))
+        || OWN_PREFIXES.iter().any(|prefix| path.starts_with(prefix))
 }
 
 /// Puts the root before the paths of a request.
@@ -59,7 +67,8 @@ fn complete(head: &mut Parts, root: &str) -> Result<(), Error> {
         let Some(named) = head.headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
         let Ok(named) = named.trim().parse::<Uri>() else { continue };
         // What is at another server stays.
-        if named.authority().is_none_or(|at| Some(at.as_str()) == host.as_deref()) {
+        let is_here = |at: &str| host.as_deref().is_some_and(|host| host.eq_ignore_ascii_case(at));
+        if named.authority().is_none_or(|at| is_here(at.as_str())) {
             let place = HeaderValue::from_str(&format!("{root}{}", named.path()));
             let place = place.map_err(|error| bad(error.to_string()))?;
             head.headers.insert(name, place);
@@ -128,9 +137,22 @@ mod tests {
         for (there, whole) in [
             ("/b", "/data/run7/b"),
             ("https://kek:7512/b", "/data/run7/b"),
+            ("https://KEK:7512/b", "/data/run7/b"),
             ("https://eos:8443/b", "https://eos:8443/b"),
         ] {
             assert_eq!(completed("/a", &[("destination", there)]).headers["destination"], whole);
+        }
+    }
+
+    #[test]
+    fn own_paths_are_whole_names() {
+        for own in
+            ["/metrics", "/metrics/x", "/healthz", "/gridsite-delegation", "/~link/a", "/.well-known/x"]
+        {
+            assert!(is_own(own), "{own}");
+        }
+        for other in ["/metrics-2026/a", "/healthz.txt", "/gridsite-delegation2", "/.well-known2/a", "/"] {
+            assert!(!is_own(other), "{other}");
         }
     }
 
