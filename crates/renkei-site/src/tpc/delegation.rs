@@ -12,7 +12,7 @@ use crate::evidence::Evidence;
 use renkei_core::error::{Code, Error};
 use renkei_net::identity::borrowed::number_of;
 use renkei_net::identity::credential::Credential;
-use renkei_net::identity::grid::ProxyKey;
+use renkei_net::identity::grid::{DelegatedProxy, GridUser, ProxyKey};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -45,13 +45,28 @@ type Key = (String, String);
 #[derive(Default)]
 struct Delegation {
     asked: Option<(Arc<ProxyKey>, Instant)>,
-    given: Option<(Arc<Credential>, SystemTime)>,
+    given: Option<Given>,
+}
+
+/// A proxy that was given.
+struct Given {
+    credential: Arc<Credential>,
+    until: SystemTime,
+    fqans: Vec<String>,
+    is_limited: bool,
+}
+
+impl Given {
+    /// Whether it gives no other rights at the other server than the chain that its user shows.
+    fn is_as(&self, shown: &GridUser) -> bool {
+        self.fqans == shown.fqans && (self.is_limited || !shown.is_limited)
+    }
 }
 
 impl Delegation {
     fn is_over(&self, now: SystemTime) -> bool {
         let waits = self.asked.as_ref().is_some_and(|(_, since)| since.elapsed() < ASKED_FOR);
-        !waits && self.given.as_ref().is_none_or(|(_, until)| *until <= now)
+        !waits && self.given.as_ref().is_none_or(|given| given.until <= now)
     }
 }
 
@@ -113,7 +128,8 @@ impl Delegations {
         tracing::info!(target: "audit", principal = %proof.principal, user = key.0, id = key.1, life_s = until, "proxy delegated");
         let mut all = self.lock();
         let delegation = all.entry(key).or_default();
-        delegation.given = Some((Arc::new(proxy.credential), proxy.until));
+        let DelegatedProxy { credential, fqans, is_limited, until, .. } = proxy;
+        delegation.given = Some(Given { credential: Arc::new(credential), until, fqans, is_limited });
         delegation.asked.take_if(|(asked, _)| Arc::ptr_eq(asked, &made));
         Ok(())
     }
@@ -126,16 +142,18 @@ impl Delegations {
         let key = owned(proof, id)?;
         let all = self.lock();
         let given = all.get(&key).and_then(|delegation| delegation.given.as_ref());
-        let end = given.map(|(_, until)| *until).filter(|until| *until > SystemTime::now());
+        let end = given.map(|given| given.until).filter(|until| *until > SystemTime::now());
         end.ok_or_else(|| missing(&key.1, "there is no such delegation, or it has ended"))
     }
 
     /// Ends a delegation; running copies go on with what they have.
     ///
     /// # Errors
-    /// `NotAllowed`, `UsageInvalid`, `PathNotFound`.
+    /// `NotAllowed`, also with a limited proxy; `UsageInvalid`, `PathNotFound`; those of
+    /// [`GridTrust::judge`](renkei_net::identity::grid::GridTrust::judge).
     pub fn destroy(&self, proof: &Proof, id: &str) -> Result<(), Error> {
         let key = owned(proof, id)?;
+        self.expect_full(proof)?;
         match self.lock().remove(&key) {
             Some(_) => {
                 tracing::info!(target: "audit", principal = %proof.principal, user = key.0, id = key.1, "delegation ended");
@@ -148,27 +166,51 @@ impl Delegations {
     /// The delegations of a user that have a proxy, with their ends.
     ///
     /// # Errors
-    /// `NotAllowed`.
+    /// As [`Delegations::destroy`].
     pub fn list(&self, proof: &Proof) -> Result<Vec<(String, SystemTime)>, Error> {
+        self.expect_full(proof)?;
         let (owner, now) = (owned(proof, "")?.0, SystemTime::now());
         let all = self.lock();
         let own = all.iter().filter(|((user, _), _)| *user == owner);
-        let given = own.filter_map(|((_, id), one)| Some((id.clone(), one.given.as_ref()?.1)));
+        let given = own.filter_map(|((_, id), one)| Some((id.clone(), one.given.as_ref()?.until)));
         Ok(given.filter(|(_, until)| *until > now).collect())
     }
 
-    /// The proxy of a user that ends last, unless it is about to end and the user could give a better one.
+    /// The proxy of a user that ends last, of those with the attributes that the user shows, unless it is about to end and the
+    /// user could give a better one. Who shows a limited proxy gets a limited one alone.
     ///
     /// # Errors
-    /// `NotAllowed` for all but users with a grid certificate.
+    /// `NotAllowed` for all but users with a grid certificate; those of
+    /// [`GridTrust::judge`](renkei_net::identity::grid::GridTrust::judge).
     pub fn proxy(&self, proof: &Proof) -> Result<Option<Arc<Credential>>, Error> {
         let (owner, now) = (owned(proof, "")?.0, SystemTime::now());
-        let shown = proof.evidence.facts()?.ends.unwrap_or(now);
+        let ends = proof.evidence.facts()?.ends.unwrap_or(now);
+        let shown = self.shown(proof, now)?;
         let all = self.lock();
         let own = all.iter().filter(|((user, _), _)| *user == owner);
-        let last = own.filter_map(|(_, one)| one.given.as_ref()).max_by_key(|(_, until)| *until);
-        let is_good = |until: SystemTime| until > now && (until >= now + FRESH || until + EARLIER >= shown);
-        Ok(last.filter(|(_, until)| is_good(*until)).map(|(credential, _)| credential.clone()))
+        let same = own.filter_map(|(_, one)| one.given.as_ref()).filter(|given| given.is_as(&shown));
+        let last = same.max_by_key(|given| given.until);
+        let is_good = |until: SystemTime| until > now && (until >= now + FRESH || until + EARLIER >= ends);
+        Ok(last.filter(|given| is_good(given.until)).map(|given| given.credential.clone()))
+    }
+
+    /// The chain that a user shows.
+    fn shown(&self, proof: &Proof, now: SystemTime) -> Result<GridUser, Error> {
+        match &proof.evidence {
+            Evidence::Grid(chain) => self.context.last_snapshot().grid.judge(chain, now),
+            _ => Err(no_grid_certificate(proof)),
+        }
+    }
+
+    /// Fails for a limited proxy: it is for the work of its user, not for what the user arranged.
+    fn expect_full(&self, proof: &Proof) -> Result<(), Error> {
+        match self.shown(proof, SystemTime::now())?.is_limited {
+            true => {
+                let cause = "a limited proxy neither lists nor ends delegations";
+                Err(Error::new(Code::NotAllowed, OP, &proof.principal, cause))
+            }
+            false => Ok(()),
+        }
     }
 
     /// All delegations, without those that are over.
@@ -197,10 +239,7 @@ fn owned(proof: &Proof, id: &str) -> Result<Key, Error> {
         Evidence::Grid(_) => proof.holder(),
         _ => None,
     };
-    let Some(owner) = owner else {
-        let cause = "proxies are delegated with a grid certificate, shown as client certificate";
-        return Err(Error::new(Code::NotAllowed, OP, &proof.principal, cause));
-    };
+    let owner = owner.ok_or_else(|| no_grid_certificate(proof))?;
     if id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
         let cause = format!("an id has at most {MAX_ID_BYTES} bytes, none of them a control character");
         return Err(Error::new(Code::UsageInvalid, OP, "id", cause));
@@ -209,6 +248,41 @@ fn owned(proof: &Proof, id: &str) -> Result<Key, Error> {
     Ok((owner, id))
 }
 
+fn no_grid_certificate(proof: &Proof) -> Error {
+    let cause = "proxies are delegated with a grid certificate, shown as client certificate";
+    Error::new(Code::NotAllowed, OP, &proof.principal, cause)
+}
+
 fn missing(id: &str, cause: &str) -> Error {
     Error::new(Code::PathNotFound, OP, id, cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_has_the_attributes_that_are_shown_and_no_more_rights() {
+        let shown = |fqans: &[&str], is_limited| GridUser {
+            dn: "/CN=Ada".into(),
+            fqans: fqans.iter().map(|fqan| (*fqan).to_owned()).collect(),
+            is_limited,
+            until: SystemTime::now(),
+            warnings: Vec::new(),
+        };
+        let (production, user) = (&["/dune/Role=production", "/dune"][..], &["/dune"][..]);
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(Vec::new()).into();
+        let mut given = Given {
+            credential: Arc::new(Credential { chain: Vec::new(), key }),
+            until: SystemTime::now(),
+            fqans: shown(production, false).fqans,
+            is_limited: false,
+        };
+        assert!(given.is_as(&shown(production, false)));
+        for other in [shown(user, false), shown(&[], false), shown(production, true)] {
+            assert!(!given.is_as(&other), "{other:?}");
+        }
+        given.is_limited = true;
+        assert!(given.is_as(&shown(production, true)) && given.is_as(&shown(production, false)));
+    }
 }

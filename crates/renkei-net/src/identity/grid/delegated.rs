@@ -1,7 +1,7 @@
 //! Proxies that a user delegates to this PoP: the key is made here, the user signs a proxy for it.
 
-use super::GridTrust;
 use super::chain;
+use super::{GridTrust, GridUser};
 use crate::identity::certificate::parse_chain;
 use crate::identity::credential::{Credential, generate_key};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData};
@@ -20,6 +20,10 @@ pub struct DelegatedProxy {
     pub credential: Credential,
     /// The name of its user, in slash form.
     pub dn: String,
+    /// The attributes that count, in order.
+    pub fqans: Vec<String>,
+    /// Whether it is a limited proxy.
+    pub is_limited: bool,
     /// The time at which the first certificate of the chain expires.
     pub until: SystemTime,
 }
@@ -61,6 +65,7 @@ impl ProxyKey {
         }
         let key = PrivateKeyDer::try_from(self.0.serialize_der())
             .map_err(|error| Error::new(Code::Internal, OP, &user.dn, error))?;
-        Ok(DelegatedProxy { credential: Credential { chain, key }, dn: user.dn, until: user.until })
+        let GridUser { dn, fqans, is_limited, until, .. } = user;
+        Ok(DelegatedProxy { credential: Credential { chain, key }, dn, fqans, is_limited, until })
     }
 }
