@@ -313,7 +313,8 @@ impl Work {
             LocalFile::Read(reader) => reader.size(),
             LocalFile::Written(..) => self.size_there(other, kept),
         };
-        let (files, path) = self.room.partners.find(&self.access.principal, &file, is_write, size)?;
+        let (files, path) =
+            self.room.partners.find(&self.access.principal, &file, is_write, &self.stop, size)?;
         *kept = None;
         listed.goes_by("renkei/1");
         let context = &*self.room.context;

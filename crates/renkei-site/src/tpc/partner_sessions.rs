@@ -15,12 +15,13 @@ use renkei_core::error::{Code, Error};
 use renkei_core::identity::{Principal, Scope};
 use renkei_core::path::{Place, RelPath};
 use renkei_core::wire::encode;
+use renkei_mover::Stop;
 use renkei_mover::connect::dial::Dialler;
 use renkei_mover::files::remote_files::{Config, RemoteDir, RemoteFiles, WhenLost};
 use renkei_net::identity::borrowed::exchange::{Door, Shown};
 use renkei_net::identity::trust::Trust;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Files from this size on are worth a certificate of their own.
@@ -35,6 +36,8 @@ const REFUSED_FOR: Duration = Duration::from_secs(60);
 const ENDS_SOON: Duration = Duration::from_secs(60);
 /// How long an operation waits for a lost session.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a copy that waits for another one's session looks whether it is stopped.
+const CHECKED_EVERY: Duration = Duration::from_millis(50);
 /// Most tokens that are remembered.
 const MAX_TOKENS: usize = 10_000;
 
@@ -77,6 +80,13 @@ struct Slot {
     used: Mutex<Instant>,
 }
 
+impl Slot {
+    /// The slot of a token that was shown for the first time.
+    fn shown(at: Instant) -> Arc<Self> {
+        Arc::new(Slot { state: Mutex::new(State::Shown), used: Mutex::new(at) })
+    }
+}
+
 /// The sessions.
 pub(super) struct PartnerSessions {
     context: Arc<Context>,
@@ -88,17 +98,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits for a lock that another copy may hold while it opens a session; none if the copy is stopped meanwhile.
+fn lock_unless_stopped<'m, T>(mutex: &'m Mutex<T>, stop: &Stop) -> Option<MutexGuard<'m, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => stop.check().ok()?,
+        }
+        std::thread::sleep(CHECKED_EVERY);
+    }
+}
+
+/// Takes out the slot that was used least recently. Copies in its session go on.
+fn take_oldest(slots: &mut HashMap<Key, Arc<Slot>>) -> Option<Arc<Slot>> {
+    let oldest = slots.iter().min_by_key(|(_, slot)| *lock(&slot.used)).map(|(key, _)| *key)?;
+    slots.remove(&oldest)
+}
+
 impl PartnerSessions {
     pub(super) fn new(context: &Arc<Context>, relay: &Arc<Relay>) -> Self {
         PartnerSessions { context: context.clone(), relay: relay.clone(), slots: Mutex::default() }
     }
 
-    /// The session for a copy of this user, and the path of the file in it; none where the copy goes by HTTP. `size` is asked only where it counts.
+    /// The session for a copy of this user, and the path of the file in it; none where the copy goes by HTTP, or is stopped.
+    /// `size` is asked only where it counts.
     pub(super) fn find(
         &self,
         user: &Principal,
         file: &PartnerFile,
         is_write: bool,
+        stop: &Stop,
         size: impl FnOnce() -> u64,
     ) -> Option<(Arc<RemoteFiles>, RelPath)> {
         let (slot, is_known) = self.slot(user, file, is_write);
@@ -106,7 +136,7 @@ impl PartnerSessions {
             return None;
         }
         // Copies that begin at the same time wait for the first one's session.
-        let mut state = lock(&slot.state);
+        let mut state = lock_unless_stopped(&slot.state, stop)?;
         let snapshot = self.context.last_snapshot();
         match &*state {
             State::Open(session) if session.is_good(&snapshot) => return session.with(&file.place.path),
@@ -137,13 +167,12 @@ impl PartnerSessions {
             *lock(&slot.used) = Instant::now();
             return (slot.clone(), true);
         }
-        if slots.len() >= MAX_TOKENS {
-            slots.retain(|_, slot| {
-                !matches!(slot.state.try_lock().as_deref(), Ok(State::Shown | State::Refused(_)))
-            });
-        }
-        let slot = Arc::new(Slot { state: Mutex::new(State::Shown), used: Mutex::new(Instant::now()) });
+        let oldest = if slots.len() < MAX_TOKENS { None } else { take_oldest(&mut slots) };
+        let slot = Slot::shown(Instant::now());
         slots.insert(key, slot.clone());
+        drop(slots);
+        // Without the lock, as in `close_idle`.
+        drop(oldest);
         (slot, false)
     }
 
@@ -215,6 +244,28 @@ mod tests {
     use super::*;
     use renkei_core::identity::{Permit, Rights};
     use renkei_core::path::SiteName;
+
+    #[test]
+    fn who_waits_for_a_session_can_be_stopped() {
+        let (mutex, stop) = (Mutex::new(()), Stop::default());
+        let held = mutex.lock().unwrap();
+        stop.stop(Error::new(Code::Cancelled, "copy", "", "the client left"));
+        assert!(lock_unless_stopped(&mutex, &stop).is_none());
+        drop(held);
+        assert!(lock_unless_stopped(&mutex, &stop).is_some());
+    }
+
+    #[test]
+    fn the_token_used_least_recently_is_forgotten_first() {
+        let now = Instant::now();
+        let slot = |number: u8| ([number; 32], Slot::shown(now + Duration::from_secs(u64::from(number % 5))));
+        let mut slots: HashMap<Key, Arc<Slot>> = [3, 5, 4, 6].map(slot).into();
+        for oldest in [5, 6, 3, 4] {
+            take_oldest(&mut slots).unwrap();
+            assert!(!slots.contains_key(&[oldest; 32]), "{oldest}");
+        }
+        assert!(slots.is_empty() && take_oldest(&mut slots).is_none());
+    }
 
     #[test]
     fn a_session_is_about_what_the_token_is_for() {
