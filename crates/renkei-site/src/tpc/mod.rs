@@ -51,6 +51,7 @@ use renkei_mover::{Stop, fresh_id, hex};
 use renkei_net::identity::credential::Credential;
 use renkei_net::web_connection::Cancel;
 use slots::{Limits, Slots, Turn};
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::oneshot;
@@ -319,18 +320,34 @@ impl Work {
         listed.goes_by("renkei/1");
         let context = &*self.room.context;
         let (options, progress, stop) = (&self.request.options, &self.progress, &self.stop);
-        let copy = PartnerCopy { file: &file, files, path, url, options, progress, stop, context };
+        let has_effect = Cell::new(false);
+        let copy = PartnerCopy {
+            file: &file,
+            files,
+            path,
+            url,
+            options,
+            progress,
+            stop,
+            context,
+            has_effect: &has_effect,
+        };
         let done = match &self.file {
             LocalFile::Read(reader) => copy.push(reader),
             LocalFile::Written(writer, _) => copy.pull(writer),
         };
         match done {
-            Err(error) if self.stop.stopped().is_none() && self.progress.look().bytes == 0 => {
+            Err(error) if !has_effect.get() && self.may_begin_again(&error) => {
                 tracing::info!(%error, "not by renkei/1; the bytes go by HTTP");
                 None
             }
             done => Some(done),
         }
+    }
+
+    /// Whether HTTP may be tried after an error of renkei/1.
+    fn may_begin_again(&self, error: &Error) -> bool {
+        error.code != Code::DigestMismatch && self.stop.stopped().is_none() && self.progress.look().bytes == 0
     }
 
     /// The size that the other server tells, without a digest; 0 if it tells none. The connection is kept.

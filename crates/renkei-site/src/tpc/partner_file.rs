@@ -18,12 +18,13 @@ use percent_encoding::percent_decode_str;
 use renkei_core::block::AlignedBlock;
 use renkei_core::error::{Code, Error};
 use renkei_core::path::{Place, RelPath, SiteName};
-use renkei_core::wire::file::{Freshness, MAX_IO_BYTES, Precondition};
+use renkei_core::wire::file::{Freshness, Item, MAX_IO_BYTES, Precondition};
 use renkei_core::wire::message::Algorithm;
 use renkei_mover::Stop;
 use renkei_mover::files::remote_files::RemoteFiles;
-use renkei_mover::files::workspace::{Create, Reader, Workspace, Writer};
+use renkei_mover::files::workspace::{Create, Follow, Reader, Workspace, Writer};
 use renkei_store::checksum::{Checksum, InOrder};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -91,6 +92,8 @@ pub(super) struct PartnerCopy<'c> {
     pub(super) progress: &'c CopyProgress,
     pub(super) stop: &'c Stop,
     pub(super) context: &'c Context,
+    /// Set when the other side may have a new version, whatever follows.
+    pub(super) has_effect: &'c Cell<bool>,
 }
 
 impl PartnerCopy<'_> {
@@ -145,10 +148,12 @@ impl PartnerCopy<'_> {
         Ok(bytes)
     }
 
-    /// Sends all bytes, and compares what the other PoP has then; gives the size.
+    /// Sends all bytes, and compares what the other PoP has then; gives the size. What has proved to be wrong is removed
+    /// where nothing was before.
     ///
     /// # Errors
-    /// Those of the files at both sides, `PathExists`, `DigestMismatch`, `ServerTooSlow`.
+    /// Those of the files at both sides, `PathExists`, `DigestMismatch`, `ServerTooSlow`; `SourceChanged` if another client
+    /// replaced the file before it was compared.
     pub(super) fn push(&self, reader: &Reader) -> Result<u64, Error> {
         let (bytes, there) = (reader.size(), self.workspace());
         let condition = if self.options.overwrites { Precondition::None } else { Precondition::Absent };
@@ -176,15 +181,40 @@ impl PartnerCopy<'_> {
         let found = sums.finish();
         self.compare_expected(&found)?;
         self.check()?;
-        writer.publish(None, None)?;
+        self.has_effect.set(true);
+        let published = writer.publish(None, None)?;
         self.progress.verifying();
         let compared =
             self.compare_there(&found, || there.checksum(&self.path, Algorithm::Adler32, Freshness::Any));
-        if compared.is_err() && is_new {
-            let removed = there.remove(&self.path);
-            tracing::info!(?removed, "what the push left is removed");
+        match compared {
+            // Other errors say nothing of the content, nor does damage that the other PoP found itself.
+            Err(error) if error.code == Code::DigestMismatch && error.op == "compare" => {
+                self.clear_away(&there, &published, is_new)?;
+                Err(error)
+            }
+            compared => compared.map(|()| bytes),
         }
-        compared.map(|()| bytes)
+    }
+
+    /// Removes what was published and proved to be wrong, where nothing was before.
+    ///
+    /// # Errors
+    /// `SourceChanged` if another version is there by now; nothing is removed then.
+    fn clear_away(&self, there: &Workspace, published: &Item, is_new: bool) -> Result<(), Error> {
+        match there.stat(&self.path, Follow::Yes) {
+            Ok(present) if !is_same_version(published, &present) => {
+                let cause = "another client replaced the file before it was compared";
+                let error = Error::new(Code::SourceChanged, "compare", self.url, cause);
+                return Err(error.at(self.file.site.as_str()));
+            }
+            Ok(_) if is_new => {
+                let removed = there.remove(&self.path);
+                tracing::info!(?removed, "what the push left is removed");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "what the push left could not be looked at, and stays"),
+        }
+        Ok(())
     }
 
     fn judge(&self, paced: Result<(), Error>) -> Result<(), Error> {
@@ -234,6 +264,12 @@ impl PartnerCopy<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a file has the content that it was published with, as far as attributes tell.
+fn is_same_version(published: &Item, present: &Item) -> bool {
+    let stamp = |item: &Item| (item.ino, item.entry.size(), item.entry.meta.mtime);
+    stamp(published) == stamp(present)
 }
 
 /// A checksum of what was moved; of nothing, where nothing was.

@@ -6,7 +6,7 @@ use super::progress::CopyProgress;
 use super::pull::Options;
 use hyper::Method;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH};
+use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use renkei_core::error::{Code, Error};
 use renkei_core::wire::file::Freshness;
 use renkei_core::wire::message::Algorithm;
@@ -36,22 +36,52 @@ enum Before {
     Unknown,
 }
 
+/// What was sent.
+struct Put {
+    adler32: Vec<u8>,
+    /// The strong ETag that the other server gave it.
+    tag: Option<String>,
+}
+
+fn strong_tag(answer: &Answer) -> Option<String> {
+    answer.header("etag").filter(|tag| tag.starts_with('"')).map(str::to_owned)
+}
+
 impl Push<'_> {
-    /// Sends all bytes and compares what the other server has then; gives the size. What a failed push left is removed
-    /// where nothing was before.
+    /// Sends all bytes and compares what the other server has then; gives the size. What a failed PUT left, or what has
+    /// proved to be wrong, is removed where nothing was before.
     ///
     /// # Errors
-    /// Those of the other server and of the files, `PathExists`, `DigestMismatch`.
+    /// Those of the other server and of the files, `PathExists`, `DigestMismatch`; `SourceChanged` if another client
+    /// replaced the file before it was compared.
     pub(super) fn run(&self) -> Result<u64, Error> {
         let bytes = self.reader.size();
         self.progress.found(bytes);
         let before = self.look()?;
         let sent = Cell::new(false);
-        let done = self.put(bytes, &sent).and_then(|sum| self.verify(bytes, &sum));
-        if done.is_err() && sent.get() && before == Before::Nothing {
-            self.remove();
+        let is_new = before == Before::Nothing;
+        let put = self.put(bytes, &sent).inspect_err(|_| {
+            if sent.get() && is_new {
+                self.remove(None);
+            }
+        })?;
+        let tag = RefCell::new(None);
+        let compared = self.verify(bytes, &put, &tag);
+        // Other errors say nothing of the content.
+        if compared.as_ref().is_err_and(|error| error.code == Code::DigestMismatch) {
+            let tag = tag.into_inner();
+            if let (Some(put), Some(there)) = (&put.tag, &tag)
+                && put != there
+            {
+                let cause = format!("its ETag was {put} and is {there}: another client replaced the file");
+                let error = Error::new(Code::SourceChanged, "compare", &self.other.url, cause);
+                return Err(error.at(&self.other.url.host));
+            }
+            if is_new {
+                self.remove(tag.as_deref());
+            }
         }
-        done.map(|()| bytes)
+        compared.map(|()| bytes)
     }
 
     fn look(&self) -> Result<Before, Error> {
@@ -72,8 +102,8 @@ impl Push<'_> {
         }
     }
 
-    /// Sends the content; gives its adler32.
-    fn put(&self, bytes: u64, sent: &Cell<bool>) -> Result<Vec<u8>, Error> {
+    /// Sends the content.
+    fn put(&self, bytes: u64, sent: &Cell<bool>) -> Result<Put, Error> {
         let (at, sums) = (Cell::new(0), RefCell::new(InOrder::new(&[Algorithm::Adler32])));
         let mut restart = || {
             self.progress.moved_back(at.replace(0));
@@ -105,7 +135,8 @@ impl Push<'_> {
             return Err(answer.wrong("it accepted the file before all of it was sent"));
         }
         let sum = sums.into_inner().finish().pop().map(|(_, sum)| sum);
-        Ok(sum.unwrap_or_else(|| Checksum::new(Algorithm::Adler32).finish()))
+        let adler32 = sum.unwrap_or_else(|| Checksum::new(Algorithm::Adler32).finish());
+        Ok(Put { adler32, tag: strong_tag(&answer) })
     }
 
     fn put_headers(&self, bytes: u64) -> HeaderMap {
@@ -131,8 +162,8 @@ impl Push<'_> {
         Ok(Some(block.into()))
     }
 
-    /// Compares size and digest of what the other server has with what was sent.
-    fn verify(&self, bytes: u64, adler32: &[u8]) -> Result<(), Error> {
+    /// Compares size and digest of what the other server has with what was sent; `tag` gets the tag of what it has.
+    fn verify(&self, bytes: u64, put: &Put, tag: &RefCell<Option<String>>) -> Result<(), Error> {
         if self.options.no_head {
             return Ok(());
         }
@@ -149,11 +180,12 @@ impl Push<'_> {
             401 | 403 | 405 | 501 if !is_required => return Ok(()),
             _ => return Err(answer.refused()),
         }
+        tag.replace(strong_tag(&answer));
         if let Some(there) = answer.length().filter(|there| *there != bytes) {
             let cause = format!("{bytes} bytes were sent, {there} are there");
             return Err(Error::new(Code::DigestMismatch, "compare", &answer.url, cause).at(&answer.url.host));
         }
-        self.compare_digests(&answer, adler32, is_required)
+        self.compare_digests(&answer, &put.adler32, is_required)
     }
 
     fn compare_digests(&self, answer: &Answer, adler32: &[u8], is_required: bool) -> Result<(), Error> {
@@ -174,10 +206,17 @@ impl Push<'_> {
         Ok(())
     }
 
-    /// Removes what a failed push left, as far as the other server lets it.
-    fn remove(&self) {
+    /// Removes what a failed push left, as far as the other server lets it; with a tag only the version that has it.
+    fn remove(&self, tag: Option<&str>) {
+        let mut extra = HeaderMap::new();
+        if let Some(tag) = tag.and_then(|tag| HeaderValue::from_str(tag).ok()) {
+            extra.insert(IF_MATCH, tag);
+        }
         let other = OtherServer { cancel: Cancel::default(), ..self.other.clone() };
-        match other.ask(&Method::DELETE, &HeaderMap::new(), None, None) {
+        match other.ask(&Method::DELETE, &extra, None, None) {
+            Ok(answer) if !answer.head.status().is_success() => {
+                tracing::warn!(status = %answer.head.status(), "what the push left could not be removed");
+            }
             Ok(answer) => tracing::info!(status = %answer.head.status(), "what the push left is removed"),
             Err(error) => tracing::warn!(%error, "what the push left could not be removed"),
         }
