@@ -260,7 +260,7 @@ mod tests {
         assert!(UploadState::begin(dir.path(), &bobs).unwrap().1.is_empty());
         assert!(again.path.exists());
         let (id_of_other, forgotten) = UploadState::begin(dir.path(), &other).unwrap();
-        assert_eq!(forgotten, [head.clone()]);
+        assert_eq!(forgotten, std::slice::from_ref(&head));
         assert!(find("alice@kek", "a/b").is_err());
         let other = UploadState::find(dir.path(), &id_of_other, "alice@kek", "data", "other").unwrap();
         other.forget();

@@ -4,7 +4,7 @@
 //! evidence, or earlier (`borrowed_hours`). A certificate that is shown for another one gives the same end again, so
 //! nothing is prolonged by asking.
 //!
-//! The other direction, certificates that this PoP gets from other sites for a token, is in `certificates_elsewhere`.
+//! The other direction, certificates that this PoP gets from other sites for a token, is in `files/certificates_elsewhere`.
 
 use super::Context;
 use super::access::Proof;

@@ -3,7 +3,6 @@
 //! Files that the administrator changes are reloaded by the next request, or within a second by the watch thread. A
 //! configuration that cannot be loaded leaves the previous one in force.
 
-use crate::certificates_elsewhere::CertificatesElsewhere;
 use crate::checksum_cache::CachedChecksums;
 use crate::own_threads::OwnThreads;
 use crate::snapshot::{self, Mark, Snapshot};
@@ -93,8 +92,6 @@ pub struct Context {
     pub workers: Workers,
     /// Limits how many certificates are given for tokens and the like.
     pub(crate) logins: LoginLimit,
-    /// Certificates that other sites gave for tokens.
-    pub(crate) certificates_elsewhere: CertificatesElsewhere,
     /// Checksums that were computed on demand.
     pub(crate) checksums: Arc<CachedChecksums>,
     /// Threads with the identity of the PoP.
@@ -119,7 +116,6 @@ impl Context {
             counters: Counters::default(),
             workers: Workers::default(),
             logins: LoginLimit::default(),
-            certificates_elsewhere: CertificatesElsewhere::default(),
         }
     }
 

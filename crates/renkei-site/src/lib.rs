@@ -17,7 +17,6 @@ mod admission;
 pub mod agent;
 mod borrowing;
 pub mod buffer;
-mod certificates_elsewhere;
 mod checksum_cache;
 pub mod context;
 pub mod evidence;

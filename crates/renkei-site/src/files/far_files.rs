@@ -2,7 +2,7 @@
 //!
 //! A place of another site is written `/SITE:/STORAGE/PATH`. The PoP asks on behalf of its user: an agent takes its word, another
 //! site judges the user's certificate, as if the user had connected there. For a token of an issuer the PoP gets a certificate of
-//! the other site ([`Context::credential_from`]), and connects with that as the user whom the token proves there. Rights are
+//! the other site (`certificates_elsewhere`), and connects with that as the user whom the token proves there. Rights are
 //! judged by that side, and here as for any workspace. Non-goals: users of other sites (their own site asks for them), other
 //! credentials without a certificate at other sites.
 
@@ -56,7 +56,7 @@ impl FileService {
     ///
     /// # Errors
     /// `AgentAbsent`, `NotAgentsAccount`; `NotAllowed` at another site, for all but own users with a certificate or a token of an
-    /// issuer; those of [`Context::credential_from`].
+    /// issuer; those of `certificates_elsewhere`.
     pub(super) fn far_place(&self, access: &Access, place: &Place) -> Result<Option<FarPlace>, Error> {
         if let Some((site, place)) = place.elsewhere() {
             return self.place_at(access, &site, place).map(Some);
@@ -142,7 +142,9 @@ impl FileService {
         let chain = access.chain();
         let asker = match access.proof.evidence.token() {
             _ if !chain.is_empty() => Asker::For(OnBehalf::Chain(chain)),
-            Some(token) if !token.is_macaroon() => Asker::As(self.context.credential_from(site, token)?),
+            Some(token) if !token.is_macaroon() => {
+                Asker::As(self.certificates_elsewhere.credential_from(&self.context, site, token)?)
+            }
             Some(_) => return refused(format!("a macaroon of {own} is good at {own} alone")),
             None => {
                 return refused(format!(

@@ -5,6 +5,7 @@
 //! as bodies of HTTP. The operations themselves are in `renkei_store` and `renkei_mover::files`.
 
 pub mod body;
+mod certificates_elsewhere;
 mod far_files;
 mod far_sessions;
 pub mod file_sessions;
@@ -17,6 +18,7 @@ use super::access::Access;
 use crate::Context;
 use crate::relay::Relay;
 use crate::transfer::Transfers;
+use certificates_elsewhere::CertificatesElsewhere;
 use far_sessions::FarSessions;
 use file_sessions::{FdPassing, LeftDrafts};
 use renkei_core::entry::{Entry, EntryKind, Meta};
@@ -55,6 +57,7 @@ pub struct FileService {
     volumes: Arc<dyn Replicas>,
     pub(crate) workspaces: Workspaces,
     far_sessions: FarSessions,
+    certificates_elsewhere: CertificatesElsewhere,
 }
 
 impl FileService {
@@ -77,6 +80,7 @@ impl FileService {
             started: Instant::now(),
             workspaces: Workspaces::default(),
             far_sessions: FarSessions::default(),
+            certificates_elsewhere: CertificatesElsewhere::default(),
         }
     }
 

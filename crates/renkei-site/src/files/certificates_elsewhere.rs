@@ -14,6 +14,7 @@ use renkei_core::error::{Code, Error};
 use renkei_core::path::SiteName;
 use renkei_net::identity::borrowed::exchange::{Door, Shown};
 use renkei_net::identity::credential::Credential;
+use renkei_net::identity::trust::Trust;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -40,7 +41,7 @@ type Slot = Mutex<Option<Answered>>;
 
 /// The certificates that other sites gave.
 #[derive(Default)]
-pub(crate) struct CertificatesElsewhere(Mutex<HashMap<Key, Arc<Slot>>>);
+pub(super) struct CertificatesElsewhere(Mutex<HashMap<Key, Arc<Slot>>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds the lock")
@@ -88,20 +89,25 @@ fn usable_until(end: SystemTime, now: SystemTime) -> SystemTime {
     now + life.saturating_sub(life / MARGIN)
 }
 
-impl Context {
+impl CertificatesElsewhere {
     /// A certificate of another site, with its key, for the user whom a token proves there.
     ///
     /// # Errors
     /// `SiteUnknown` for a site that is not trusted; `NotAllowed` for a macaroon of another site, `TokenAudience` for a
     /// token of an issuer that is not for that site, `TokenInvalid`; those of [`Door::credential`], among them the refusal
     /// of that site.
-    pub fn credential_from(&self, site: &SiteName, token: &ShownToken) -> Result<Arc<Credential>, Error> {
-        let snapshot = self.last_snapshot();
+    pub(super) fn credential_from(
+        &self,
+        context: &Context,
+        site: &SiteName,
+        token: &ShownToken,
+    ) -> Result<Arc<Credential>, Error> {
+        let snapshot = context.last_snapshot();
         let endpoints = snapshot.trust.endpoints(site)?;
         token.expect_for(site, endpoints)?;
         let key = *blake3::hash(format!("{site}\0{}", token.text()).as_bytes()).as_bytes();
-        self.certificates_elsewhere.obtain(key, SystemTime::now(), || {
-            let given = self.ask_for_certificate(site, endpoints, token);
+        self.obtain(key, SystemTime::now(), || {
+            let given = ask(&snapshot.trust, site, endpoints, token);
             let (holder, error) = (token.holder(), given.as_ref().err());
             match error {
                 None => tracing::info!(target: "audit", %site, token = holder, "certificate obtained"),
@@ -112,31 +118,30 @@ impl Context {
             given
         })
     }
+}
 
-    /// Asks the PoPs of a site one after the other, until one is reached.
-    fn ask_for_certificate(
-        &self,
-        site: &SiteName,
-        endpoints: &[String],
-        token: &ShownToken,
-    ) -> Result<Credential, Error> {
-        let trust = self.last_snapshot().trust.clone();
-        let shown = Shown::Token(token.text().into());
-        let none = || {
-            let cause = "it announces no address that could be asked for a certificate";
-            Error::new(Code::SiteUnreachable, "get certificate", site, cause)
-        };
-        let mut last = none();
-        for endpoint in endpoints {
-            let known = Some((site.clone(), trust.clone()));
-            let door = Door { endpoint: endpoint.clone(), known, introduces: false };
-            match door.credential(&shown) {
-                Err(error) if error.code == Code::SiteUnreachable => last = error,
-                answered => return answered,
-            }
+/// Asks the PoPs of a site one after the other, until one is reached.
+fn ask(
+    trust: &Arc<Trust>,
+    site: &SiteName,
+    endpoints: &[String],
+    token: &ShownToken,
+) -> Result<Credential, Error> {
+    let shown = Shown::Token(token.text().into());
+    let none = || {
+        let cause = "it announces no address that could be asked for a certificate";
+        Error::new(Code::SiteUnreachable, "get certificate", site, cause)
+    };
+    let mut last = none();
+    for endpoint in endpoints {
+        let known = Some((site.clone(), trust.clone()));
+        let door = Door { endpoint: endpoint.clone(), known, introduces: false };
+        match door.credential(&shown) {
+            Err(error) if error.code == Code::SiteUnreachable => last = error,
+            answered => return answered,
         }
-        Err(last)
     }
+    Err(last)
 }
 
 #[cfg(test)]
