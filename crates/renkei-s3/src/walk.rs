@@ -99,6 +99,12 @@ impl Walk {
         // The directory in which all keys of the prefix are.
         let above = wanted.prefix.rfind('/').map_or("", |slash| &wanted.prefix[..=slash]).to_owned();
         let mut walk = Walk { files, wanted, frames: Vec::new(), folder: None };
+        // All keys of the prefix come before the one that the client is behind.
+        let is_over =
+            |after: &str| after > walk.wanted.prefix.as_str() && !after.starts_with(&walk.wanted.prefix);
+        if walk.wanted.after.as_deref().is_some_and(is_over) {
+            return Ok(walk);
+        }
         let Ok(below) = RelPath::parse(above.trim_end_matches('/').as_bytes()) else { return Ok(walk) };
         if above.contains("//") || above.starts_with('/') {
             return Ok(walk);
